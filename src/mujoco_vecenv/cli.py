@@ -1,0 +1,263 @@
+"""The command `mjvec`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from mujoco_vecenv import __version__, bench, contract, machine
+from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
+from mujoco_vecenv.microduck.rewards import REWARDS
+
+console = Console()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return the exit status."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+        Console(stderr=True).print(f"[red]mjvec {options.command}:[/red] {error}", highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mjvec", description="CPU vector environments for robot learning in MuJoCo."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    demo = commands.add_parser("demo", help="equality and speed on this machine, in a minute")
+    demo.set_defaults(run=_demo)
+
+    contract_ = commands.add_parser(
+        "contract", help="prove that the batch backend equals the reference to the last bit"
+    )
+    contract_.add_argument(
+        "--episodes", type=_positive, default=3, help="whole episodes per case (default: 3)"
+    )
+    contract_.add_argument("--json", type=Path, help="also write the result to this file")
+    contract_.set_defaults(run=_contract)
+
+    bench_ = commands.add_parser("bench", help="measure speed, contestants taking turns")
+    kinds = bench_.add_subparsers(dest="kind", required=True)
+    layers = kinds.add_parser(
+        "layers", help="bare mj_step, mujoco.batch alone, and the whole environment"
+    )
+    layers.add_argument("--n", type=_positive, nargs="+", default=[8, 64])
+    layers.add_argument("--threads", type=_positive, nargs="+", default=[1, 2])
+    compare = kinds.add_parser("compare", help="the backends process, batch and sync")
+    compare.add_argument("--workers", type=_positive, nargs="+", default=[1, 2, 8])
+    for kind in (layers, compare):
+        kind.add_argument("--rounds", type=_positive, default=9, help="counted windows of each")
+        kind.add_argument("--variant", choices=SCENES, default="groundcontact")
+        kind.add_argument("--reward", choices=REWARDS, default="v2")
+        kind.add_argument("--json", type=Path, help="also write the result to this file")
+    layers.set_defaults(run=_bench_layers)
+    compare.set_defaults(run=_bench_compare)
+    scale = kinds.add_parser("scale", help="construction time, memory and rate of many")
+    scale.add_argument("--n", type=_positive, default=4096)
+    scale.set_defaults(run=_bench_scale)
+
+    render = commands.add_parser("render", help="draw the robot in STAND to a PNG file")
+    render.add_argument("file", type=Path)
+    render.add_argument("--variant", choices=SCENES, default="groundcontact")
+    render.set_defaults(run=_render)
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return value
+
+
+def _contract(options: argparse.Namespace) -> int:
+    report = _run_contract(contract.CASES, options.episodes)
+    facts = machine.describe()
+    console.print(", ".join(f"{name} {value}" for name, value in facts.items()), style="dim")
+    if options.json:
+        _write_json(options.json, report.as_json() | {"machine": facts})
+    return 0 if report.total.equal else 1
+
+
+def _run_contract(cases: Sequence[contract.Case], episodes: int) -> contract.Report:
+    with _progress("env-steps") as progress:
+        steps = sum(MicroduckConfig(**case.keywords).episode_steps * episodes for case in cases)
+        bar = progress.add_task("contract", total=steps)
+        report = contract.run_contract(cases, episodes, lambda done: progress.advance(bar, done))
+    table = Table(
+        title="batch against the reference",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        caption="differences: rewards and done flags; info fields, each reward term one of them",
+    )
+    table.add_column("case", no_wrap=True)
+    for column in (
+        "epi-\nsodes",
+        "obser-\nvations",
+        "bit-iden-\ntical",
+        "max\nabs",
+        "max\nrel",
+        "rewards\ndiffer",
+        "infos\ndiffer",
+    ):
+        table.add_column(column, justify="right", min_width=max(map(len, column.split("\n"))))
+    for name, tally in [*report.cases.items(), ("all", report.total)]:
+        if name == "all":
+            table.add_section()
+        table.add_row(
+            name,
+            str(tally.episodes),
+            str(tally.observations),
+            str(tally.identical),
+            f"{tally.max_abs:.3g}",
+            f"{tally.max_rel:.3g}",
+            str(tally.reward_mismatches),
+            str(tally.info_mismatches),
+            style="" if tally.equal else "red",
+        )
+    console.print(table)
+    if report.total.equal:
+        console.print("[green]Equal to the last bit.[/green]")
+    else:
+        console.print(f"[red]Not equal.[/red] The first difference: {report.total.first}")
+    return report
+
+
+def _bench_layers(options: argparse.Namespace) -> int:
+    config = MicroduckConfig(variant=options.variant, reward=options.reward)
+    results: list[dict[str, Any]] = []
+    table = Table(title="env-steps/s, medians of windows taken in turns")
+    for column in ("n", "threads", "bare", "engine", "env", "env/engine", "env/bare"):
+        table.add_column(column, justify="right")
+    for n in options.n:
+        for threads in options.threads:
+            windows = bench.layer_windows(n, threads, config)
+            m = _take_turns(f"n={n}, {threads} threads", windows, options.rounds)
+            results.append({"n": n, "threads": threads, "seconds": m.seconds})
+            table.add_row(
+                str(n),
+                str(threads),
+                *(f"{m.rate(name):,.0f}" for name in windows),
+                f"{m.ratio('env', 'engine'):.3f}",
+                f"{m.ratio('env', 'bare'):.3f}",
+            )
+    console.print(table)
+    return _finish_bench(options, results)
+
+
+def _bench_compare(options: argparse.Namespace) -> int:
+    config = MicroduckConfig(variant=options.variant, reward=options.reward)
+    results = []
+    for n in options.workers:
+        m = _compare_backends(n, config, ("process", "batch", "sync"), options.rounds)
+        results.append({"n": n, "seconds": m.seconds})
+    return _finish_bench(options, results)
+
+
+def _compare_backends(
+    n: int, config: MicroduckConfig, backends: tuple[str, ...], rounds: int
+) -> bench.Measurement:
+    with ExitStack() as stack:
+        windows = bench.backend_windows(n, config, backends, stack)
+        m = _take_turns(f"{n} environments", windows, rounds)
+    table = Table(title=f"{n} environments, env-steps/s, medians of windows taken in turns")
+    for name in backends:
+        table.add_column(name, justify="right")
+    table.add_column("batch/process", justify="right")
+    table.add_row(
+        *(f"{m.rate(name):,.0f}" for name in backends), f"{m.ratio('batch', 'process'):.2f}"
+    )
+    console.print(table)
+    return m
+
+
+def _take_turns(
+    name: str, windows: dict[str, tuple[bench.Window, int]], rounds: int
+) -> bench.Measurement:
+    with _progress("windows") as progress:
+        bar = progress.add_task(name, total=(rounds + 1) * len(windows))
+        for measurement in bench.take_turns(windows, rounds):  # noqa: B007, the last is returned
+            progress.advance(bar)
+    return measurement
+
+
+def _finish_bench(options: argparse.Namespace, results: list[dict[str, Any]]) -> int:
+    facts = machine.describe()
+    console.print(", ".join(f"{name} {value}" for name, value in facts.items()), style="dim")
+    if options.json:
+        _write_json(
+            options.json,
+            {"command": ["mjvec", *sys.argv[1:]], "machine": facts, "results": results},
+        )
+    return 0
+
+
+def _bench_scale(options: argparse.Namespace) -> int:
+    result = bench.scale(options.n)
+    table = Table(title=f"{options.n} environments")
+    for name in result:
+        table.add_column(name, justify="right")
+    table.add_row(*(f"{value:,.2f}" for value in result.values()))
+    console.print(table)
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    console.rule("1. The batch backend is the reference, to the last bit")
+    report = _run_contract(contract.CASES, 1)
+    if not report.total.equal:
+        return 1
+    console.rule("2. And it is faster than a process per environment")
+    _compare_backends(8, MicroduckConfig(reward="v2"), ("process", "batch"), 9)
+    console.rule()
+    console.print(
+        "Next: put VecEnv into your own training script; README.md shows it in five lines."
+    )
+    return 0
+
+
+def _render(options: argparse.Namespace) -> int:
+    from mujoco_vecenv import render  # needs OpenGL, which nothing else does
+
+    render.save_png(options.file, render.portrait(MicroduckConfig(variant=options.variant)))
+    console.print(f"wrote {options.file}")
+    return 0
+
+
+def _progress(unit: str) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")

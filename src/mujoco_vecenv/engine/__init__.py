@@ -1,0 +1,1 @@
+"""MuJoCo on threads: lean models, batched simulations, the thread budget. Knows no robot."""

@@ -1,0 +1,294 @@
+"""The task's arithmetic over all environments, compiled.
+
+Every function walks the environments one by one and does for each what the reference does with
+numpy, in the same order of operations, so that every double comes out the same to the last bit. No
+fast-math and no fused multiply-add: both round differently from numpy.
+
+Arrays have one row per environment; those of 14 columns are in actuator order.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from mujoco_vecenv.engine.native import (
+    mul_mat_t_vec3,
+    mul_mat_vec3,
+    mul_quat,
+    neg_quat,
+    normalize4,
+    quat_to_mat,
+    rot_vec_quat,
+)
+from mujoco_vecenv.microduck.layout import (
+    ACTIONS,
+    ANGLES,
+    GRAVITY,
+    GYRO,
+    OBSERVATIONS,
+    PREVIOUS_ACTION,
+    VELOCITIES,
+)
+
+RUNNING = np.dtype(
+    [
+        ("t", np.int64),  # control steps done in the episode
+        ("action", np.float64, ACTIONS),  # this step's action, clipped to [-1, 1]
+        ("previous", np.float64, ACTIONS),  # the step's before
+        ("latency", np.int64),  # control steps between an action and its effect
+        ("next_push", np.int64),  # which push comes next
+        ("pushed", np.bool_),  # whether this step gave a push
+        ("noisy", np.bool_),  # whether the episode has sensor noise
+    ],
+    align=True,
+)
+"""One environment's running episode, next to its MuJoCo state."""
+
+TASK = np.dtype(
+    [
+        ("default", np.float64, ACTIONS),  # STAND angles, rad
+        ("lo", np.float64, ACTIONS),  # least target, rad
+        ("hi", np.float64, ACTIONS),  # greatest target, rad
+        ("qpos", np.int64, ACTIONS),  # the joints' addresses in qpos
+        ("qvel", np.int64, ACTIONS),  # and in qvel
+        ("imu_quat", np.float64, 4),  # the IMU site's orientation in the trunk
+        ("imu_turned", np.bool_),  # whether MuJoCo applies it to the site
+        ("scale", np.float32, OBSERVATIONS),  # the observation's factors
+        ("action_scale", np.float64),  # rad per unit of action
+        ("stand_height", np.float64),  # m
+        ("height_width", np.float64),  # width of v1's height term, m
+        # 2.0. Not written into the code, because the compiler turns `x ** 2.0` into x·x, which is
+        # not what the C library's pow returns for one double in about 1,200.
+        ("square", np.float64),
+        ("episode_steps", np.int64),  # control steps in an episode
+    ],
+    align=True,
+)
+"""What is the same in all environments and all episodes."""
+
+# What `read_trunk` writes, and room for its steps in between.
+TRUNK_ROTATION = 0
+TRUNK_QUAT = 9
+TRUNK_GYRO = 13
+TRUNK_SPARE = 16
+TRUNK = 32
+
+
+@njit(cache=True)
+def begin_step(tasks, running, delayed, push_steps, push_velocity, qvel, ctrl, actions):
+    """Turn actions into servo targets and give the pushes that are due, unless one is not finite.
+
+    Args:
+        tasks: (1,) TASK.
+        running: (n,) RUNNING; takes the clipped actions.
+        delayed: (n, L, 14) ring buffers of the actions on their way, of which an environment uses
+            the first `latency` slots.
+        push_steps: (n, K) when pushes come; -1 after the last.
+        push_velocity: (n, K, 2) what they add to the trunk's velocity, m/s.
+        qvel: (n, nv) velocities; takes the pushes.
+        ctrl: (n, 14) takes the targets, rad.
+        actions: (n, 14) as the caller gave them.
+
+    Returns:
+        Whether all actions are finite; if not, nothing has changed.
+    """
+    for a in actions.flat:
+        if not math.isfinite(a):
+            return False
+    task = tasks[0]
+    for i in range(len(running)):
+        env = running[i]
+        slot = env.t % env.latency if env.latency > 0 else -1
+        for j in range(ACTIONS):
+            a = min(max(actions[i, j], -1.0), 1.0)
+            env.action[j] = a
+            if slot >= 0:
+                delayed[i, slot, j], a = a, delayed[i, slot, j]
+            target = task.default[j] + task.action_scale * a
+            ctrl[i, j] = min(max(target, task.lo[j]), task.hi[j])
+        k = env.next_push
+        env.pushed = k < push_steps.shape[1] and push_steps[i, k] == env.t
+        if env.pushed:
+            qvel[i, 0] += push_velocity[i, k, 0]
+            qvel[i, 1] += push_velocity[i, k, 1]
+            env.next_push = k + 1
+    return True
+
+
+@njit(cache=True)
+def finish_step(
+    tasks, running, noise, qpos, qvel, ctrl, servos, weights, rewards, done, facts, obs
+):
+    """Reward and observe each environment in the state it has reached, and count the step.
+
+    Args:
+        tasks: (1,) TASK.
+        running: (n,) RUNNING; `previous` takes the action, and t is counted up.
+        noise: (n, steps + 1, 7) sensor noise, one row per observation of the episode.
+        qpos: (n, nq) positions.
+        qvel: (n, nv) velocities.
+        ctrl: (n, 14) servo targets, rad.
+        servos: (n, 14, 7) gear, gain, the bias's three coefficients, least and greatest force.
+        weights: (T,) the terms' weights: six for v1, four for v2.
+        rewards: (n,) takes the sums of the terms.
+        done: (n,) takes whether the episode is over.
+        facts: (n, T + 4) takes the weighted terms, trunk height (m), the cosine of its tilt,
+            whether it was pushed, and t.
+        obs: (n, 48) float32, takes the observations.
+
+    Returns:
+        How many episodes are over.
+    """
+    over = 0
+    task = tasks[0]
+    numbers, trunk, raw = np.empty(ACTIONS), np.empty(TRUNK), np.empty(OBSERVATIONS)
+    for i in range(len(running)):
+        env = running[i]
+        read_trunk(task, qpos[i], qvel[i], trunk)
+        height = qpos[i, 2]
+        upright = trunk[TRUNK_ROTATION + 8]
+        facts[i, 0] = weights[0] * max(0.0, upright)
+        if len(weights) == 6:  # v1
+            off = (height - task.stand_height) / task.height_width
+            facts[i, 1] = weights[1] * math.exp(-(off**task.square))
+            for j in range(ACTIONS):
+                numbers[j] = qpos[i, task.qpos[j]] - task.default[j]
+            facts[i, 2] = weights[2] * mean_square(numbers)
+            for j in range(ACTIONS):
+                length = servos[i, j, 0] * qpos[i, task.qpos[j]]
+                velocity = servos[i, j, 0] * qvel[i, task.qvel[j]]
+                bias = servos[i, j, 2] + servos[i, j, 3] * length + servos[i, j, 4] * velocity
+                force = servos[i, j, 1] * ctrl[i, j] + bias
+                numbers[j] = min(max(force, servos[i, j, 5]), servos[i, j, 6])
+            facts[i, 5] = weights[5] * mean_square(numbers)
+            k = 3
+        else:
+            facts[i, 1] = weights[1] * min(max(height / task.stand_height, 0.0), 1.0)
+            k = 2
+        for j in range(ACTIONS):
+            numbers[j] = env.action[j] - env.previous[j]
+        facts[i, k] = weights[k] * mean_square(numbers)
+        for j in range(ACTIONS):
+            numbers[j] = qvel[i, task.qvel[j]]
+        facts[i, k + 1] = weights[k + 1] * mean_square(numbers)
+
+        reward = 0.0
+        for k in range(len(weights)):
+            reward += facts[i, k]
+        rewards[i] = reward
+        for j in range(ACTIONS):
+            env.previous[j] = env.action[j]
+        env.t += 1
+        done[i] = env.t >= task.episode_steps
+        over += done[i]
+        facts[i, -4] = height
+        facts[i, -3] = upright
+        facts[i, -2] = env.pushed
+        facts[i, -1] = env.t
+        _observe(task, env, noise[i], qpos[i], qvel[i], trunk, raw, obs[i])
+    return over
+
+
+@njit(cache=True)
+def observe(tasks, running, noise, qpos, qvel, ids, obs):
+    """Write the observations of some environments.
+
+    Args:
+        tasks: (1,) TASK.
+        running: (n,) RUNNING.
+        noise: (n, steps + 1, 7) sensor noise.
+        qpos: (n, nq) positions.
+        qvel: (n, nv) velocities.
+        ids: (m,) the environments.
+        obs: (n, 48) float32, takes the observations.
+    """
+    task = tasks[0]
+    trunk, raw = np.empty(TRUNK), np.empty(OBSERVATIONS)
+    for i in ids:
+        read_trunk(task, qpos[i], qvel[i], trunk)
+        _observe(task, running[i], noise[i], qpos[i], qvel[i], trunk, raw, obs[i])
+
+
+@njit(cache=True)
+def _observe(task, env, noise, qpos, qvel, trunk, raw, obs):
+    """Write one environment's observation, given what `read_trunk` wrote."""
+    for j in range(ACTIONS):
+        raw[ANGLES + j] = qpos[task.qpos[j]] - task.default[j]
+        raw[VELOCITIES + j] = qvel[task.qvel[j]]
+        raw[PREVIOUS_ACTION + j] = env.previous[j]
+    for j in range(3):
+        raw[GYRO + j] = trunk[TRUNK_GYRO + j]
+    quat = trunk[TRUNK_QUAT : TRUNK_QUAT + 4]
+    if env.noisy:
+        for j in range(3):
+            raw[GYRO + j] += noise[env.t, j]
+        for j in range(4):
+            quat[j] += noise[env.t, 3 + j]
+    gravity_in_frame(quat, trunk[TRUNK_SPARE:], raw[GRAVITY:])
+    for j in range(OBSERVATIONS):
+        obs[j] = np.float32(raw[j] * task.scale[j])
+
+
+@njit(cache=True)
+def read_trunk(task, qpos, qvel, trunk):
+    """Compute what MuJoCo computes for the trunk and the sensors on it at a state.
+
+    The trunk hangs on a free joint, so its pose and what an IMU fixed to it reads follow from that
+    joint's 13 numbers alone. Computing just that spares every step MuJoCo's position and velocity
+    stages of the whole robot at the new state, about a twentieth of its physics. The functions and
+    their order are those of mj_kinematics, mj_comVel and the sensors framequat and gyro.
+
+    Args:
+        task: TASK.
+        qpos: (nq,) positions.
+        qvel: (nv,) velocities.
+        trunk: (TRUNK,) takes the trunk's rotation matrix, the sensor `orientation` and the sensor
+            `angular-velocity` (rad/s), where TRUNK_ROTATION, TRUNK_QUAT and TRUNK_GYRO say.
+    """
+    rotation = trunk[TRUNK_ROTATION : TRUNK_ROTATION + 9]
+    quat = trunk[TRUNK_QUAT : TRUNK_QUAT + 4]
+    gyro = trunk[TRUNK_GYRO : TRUNK_GYRO + 3]
+    spare = trunk[TRUNK_SPARE:]
+    for j in range(4):
+        spare[j] = qpos[3 + j]
+    normalize4(spare.ctypes)
+    quat_to_mat(rotation.ctypes, spare.ctypes)
+    mul_quat(quat.ctypes, spare.ctypes, task.imu_quat.ctypes)
+    world = spare[4:7]
+    mul_mat_vec3(world.ctypes, rotation.ctypes, qvel[3:6].ctypes)
+    if task.imu_turned:
+        site = spare[7:16]
+        quat_to_mat(site.ctypes, quat.ctypes)
+        mul_mat_t_vec3(gyro.ctypes, site.ctypes, world.ctypes)
+    else:
+        mul_mat_t_vec3(gyro.ctypes, rotation.ctypes, world.ctypes)
+
+
+@njit(cache=True)
+def gravity_in_frame(quat, spare, out):
+    """Write world -z in the frame that quaternion `quat` (4,) orients to `out` (3,).
+
+    `spare` (7,) is overwritten.
+    """
+    unit, down = spare[:4], spare[4:7]
+    for j in range(4):
+        unit[j] = quat[j]
+    down[0], down[1], down[2] = 0.0, 0.0, -1.0
+    normalize4(unit.ctypes)
+    neg_quat(unit.ctypes, unit.ctypes)
+    rot_vec_quat(out.ctypes, down.ctypes, unit.ctypes)
+
+
+@njit(cache=True)
+def mean_square(x):
+    """Return the mean of x² over 14 numbers, summed in the order of numpy's pairwise summation.
+
+    Below 128 numbers numpy keeps eight partial sums, joins them as a tree and adds the rest.
+    """
+    total = ((x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3])) + (
+        (x[4] * x[4] + x[5] * x[5]) + (x[6] * x[6] + x[7] * x[7])
+    )
+    for j in range(8, ACTIONS):
+        total += x[j] * x[j]
+    return total / ACTIONS

@@ -1,0 +1,144 @@
+"""n reference environments in n worker processes behind pipes: what most people use today."""
+
+import multiprocessing
+import signal
+import traceback
+import weakref
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mujoco_vecenv.infos import Info
+from mujoco_vecenv.microduck.actions import check_finite
+from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.vector.sync import collect, make_env, step_and_reset
+
+_GRACE: Final = 2.0  # seconds a worker has to end by itself
+
+
+class WorkerError(RuntimeError):
+    """A worker process failed or died; the others have been ended too."""
+
+
+class ProcessEnvs:
+    """n references in n processes. Parameters and methods as in `BatchEnvs`.
+
+    Raises:
+        WorkerError: a worker failed or died. The message names it and the cause.
+    """
+
+    def __init__(self, n: int, seed: int, config: MicroduckConfig, with_terms: bool):
+        make_env(seed, config)  # what no worker could make is refused here, in its own words
+        # Not fork: a process with threads must not be copied in mid-flight.
+        methods = multiprocessing.get_all_start_methods()
+        context: Any = multiprocessing.get_context(
+            "forkserver" if "forkserver" in methods else "spawn"
+        )
+        if "forkserver" in methods:
+            context.set_forkserver_preload([__name__])
+        self._pipes: list[Connection] = []
+        self._workers: list[BaseProcess] = []
+        # Also ends the workers when this object is dropped without close().
+        self.close = weakref.finalize(self, _end, self._pipes, self._workers)
+        try:
+            for i in range(n):
+                here, there = context.Pipe()
+                worker = context.Process(
+                    target=_work,
+                    args=(there, seed + i, config, with_terms),
+                    name=f"mujoco-vecenv worker {i}",
+                    daemon=True,
+                )
+                self._pipes.append(here)
+                worker.start()
+                self._workers.append(worker)
+                there.close()
+            self.reset(seed)
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self, seed: int) -> NDArray[np.float32]:
+        """Seed every environment anew and begin its first episode; return (n, 48)."""
+        self._obs = np.stack(self._ask([("reset", seed + i) for i in range(len(self._pipes))]))
+        return self._obs.copy()
+
+    def observations(self) -> NDArray[np.float32]:
+        """Return the (n, 48) observations of the present state."""
+        return self._obs.copy()
+
+    def step(self, actions: NDArray[np.float64]) -> tuple[Any, Any, Any, list[Info]]:
+        """Step every environment and begin a new episode where one ends."""
+        check_finite(actions)
+        obs, rewards, done, infos = collect(self._ask([("step", action) for action in actions]))
+        self._obs = obs.copy()
+        return obs, rewards, done, infos
+
+    def _ask(self, requests: list[tuple[str, Any]]) -> list[Any]:
+        """Send each worker its request, then gather the answers."""
+        i = 0
+        try:
+            for i, request in enumerate(requests):
+                self._pipes[i].send(request)
+            answers = []
+            for i, pipe in enumerate(self._pipes):
+                ok, answer = pipe.recv()
+                if not ok:
+                    raise WorkerError(f"worker {i} (environment {i}) failed:\n{answer}")
+                answers.append(answer)
+            return answers
+        except (EOFError, OSError) as error:
+            cause = _cause_of_death(self._workers[i])
+            self.close()
+            raise WorkerError(f"worker {i} (environment {i}) died: {cause}") from error
+        except BaseException:  # answers may be on their way: the pipes are no longer in step
+            self.close()
+            raise
+
+
+def _work(pipe: Connection, seed: int, config: MicroduckConfig, with_terms: bool) -> None:
+    """Serve one environment until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    with suppress(EOFError, OSError):  # the parent closed the pipe or is gone: nothing to tell
+        try:
+            env = make_env(seed, config)
+            while True:
+                request, argument = pipe.recv()
+                if request == "step":
+                    answer: Any = step_and_reset(env, argument, with_terms)
+                else:
+                    answer = env.reset(seed=argument)
+                pipe.send((True, answer))
+        except (EOFError, OSError):
+            raise
+        except Exception:
+            pipe.send((False, traceback.format_exc()))
+
+
+def _cause_of_death(worker: BaseProcess) -> str:
+    worker.join(_GRACE)
+    code = worker.exitcode
+    if code is None:
+        return "it closed its pipe and still runs"
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return (
+        f"exited with code {code}. If this happened while the environments were made, guard your "
+        "script's entry with `if __name__ == '__main__':`, since workers import it"
+    )
+
+
+def _end(pipes: list[Connection], workers: list[BaseProcess]) -> None:
+    """Close the pipes, which ends the workers, and reap every one of them."""
+    for pipe in pipes:
+        pipe.close()
+    for worker in workers:
+        worker.join(_GRACE)
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+        worker.close()

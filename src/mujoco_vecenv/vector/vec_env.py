@@ -1,0 +1,181 @@
+"""The vector environment that training scripts use, whatever runs behind it."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mujoco_vecenv.engine.budget import choose_threads
+from mujoco_vecenv.infos import Info
+from mujoco_vecenv.microduck.actions import as_actions
+from mujoco_vecenv.microduck.batch import BatchEnvs
+from mujoco_vecenv.microduck.config import MicroduckConfig, check_choice, check_integer
+from mujoco_vecenv.microduck.layout import ACTIONS
+from mujoco_vecenv.vector.process import ProcessEnvs
+from mujoco_vecenv.vector.sync import SyncEnvs
+
+BACKENDS: Final = ("batch", "process", "sync")
+
+Observations = NDArray[np.float32]
+Rewards = NDArray[np.float64]
+Dones = NDArray[np.bool_]
+
+
+class Backend(Protocol):
+    """What runs the environments."""
+
+    def reset(self, seed: int) -> Observations:
+        """Seed environment i with seed + i and begin its first episode."""
+
+    def observations(self) -> Observations:
+        """Return the present observations."""
+
+    def step(
+        self, actions: NDArray[np.float64]
+    ) -> tuple[Observations, Rewards, Dones, Sequence[Info]]:
+        """Step every environment and begin a new episode where one ends."""
+
+    def close(self) -> object:
+        """Release what the garbage collector does not."""
+
+
+class VecEnv:
+    """n Microducks stepped together.
+
+    Environment i is seeded with `seed + i` and is, to the last bit, the `MicroduckEnv` of that
+    seed, on every backend and any number of threads. The constructor performs the first reset.
+
+    Args:
+        n: number of environments.
+        seed: seed of environment 0, not negative.
+        with_terms: put the reward's weighted terms into the infos, as `terms`.
+        backend: "batch" steps all of them on threads in compiled code; "process" runs a reference
+            in a worker process each; "sync" runs references one after another.
+        threads: threads of the batch backend; None for the smaller of n and what the machine and
+            MUJOCO_VECENV_MAX_THREADS allow. The other backends have no use for it.
+        allow_overcommit: accept more threads than that.
+        **env_keywords: attributes of `MicroduckConfig`: variant, episode_steps, reward …
+
+    Raises:
+        TypeError, ValueError: a value is of the wrong type or outside its range, or a keyword is
+            unknown. The message names it.
+        ModelError: the model lacks something the task needs.
+
+    Example:
+        >>> import numpy as np
+        >>> from mujoco_vecenv import VecEnv
+        >>> with VecEnv(n=8, seed=0, reward="v2") as envs:
+        ...     obs = envs.reset()
+        ...     obs, rewards, done, infos = envs.step(np.zeros((8, 14)))
+        >>> obs.shape, obs.dtype, rewards.dtype
+        ((8, 48), dtype('float32'), dtype('float64'))
+    """
+
+    def __init__(
+        self,
+        n: int = 4,
+        seed: int = 0,
+        with_terms: bool = False,
+        *,
+        backend: str = "batch",
+        threads: int | None = None,
+        allow_overcommit: bool = False,
+        **env_keywords: Any,
+    ):
+        check_choice("backend", backend, BACKENDS)
+        self.n = check_integer("n", n, 1)
+        seed = check_integer("seed", seed, 0)
+        self.backend = backend
+        self.threads = choose_threads(self.n, threads, allow_overcommit)
+        self.config: MicroduckConfig = MicroduckConfig.from_keywords(
+            env_keywords,
+            also=("n", "seed", "with_terms", "backend", "threads", "allow_overcommit"),
+        )
+        self._shape = (self.n, ACTIONS)
+        self._why_closed = ""
+        self._envs: Backend | None
+        if backend == "batch":
+            self._envs = BatchEnvs(self.n, seed, self.config, with_terms, self.threads)
+        elif backend == "process":
+            self._envs = ProcessEnvs(self.n, seed, self.config, with_terms)
+        else:
+            self._envs = SyncEnvs(self.n, seed, self.config, with_terms)
+
+    def reset(self, seed: int | None = None) -> Observations:
+        """Return the present observations, or begin anew from a seed.
+
+        Args:
+            seed: seeds environment i with `seed + i` and begins its first episode. None draws
+                nothing and changes nothing.
+
+        Returns:
+            (n, 48) float32 observations.
+        """
+        if self._envs is None:
+            raise self._closed()
+        if seed is None:
+            return self._envs.observations()
+        return self._envs.reset(check_integer("seed", seed, 0))
+
+    def step(self, actions: ArrayLike) -> tuple[Observations, Rewards, Dones, Sequence[Info]]:
+        """Step every environment for one control step of 0.02 s.
+
+        Where an episode ends, the next one begins at once: the returned observation is its first,
+        and `infos[i]["terminal_obs"]` is the ended one's last. Every end is a truncation, so a
+        learner must bootstrap from the value of `terminal_obs`.
+
+        Args:
+            actions: (n, 14) real numbers, clipped to [-1, 1].
+
+        Returns:
+            observations: (n, 48) float32.
+            rewards: (n,) float64.
+            done: (n,) bool.
+            infos: a mapping per environment: trunk_height (m), upright_cos, fallen, pushed, t,
+                truncated, terminated, reward (its version), with_terms also terms, and where the
+                episode ended terminal_obs. The batch backend builds a mapping when it is read.
+
+        Raises:
+            RuntimeError: the environments are closed, as they are after a step that failed.
+            TypeError, ValueError: the actions are not (n, 14) finite real numbers; nothing moved.
+            WorkerError: a worker of the process backend failed or died.
+            PhysicsError: MuJoCo raised in some environments of the batch backend.
+        """
+        envs = self._envs
+        if envs is None:
+            raise self._closed()
+        array = as_actions(actions, self._shape)
+        try:
+            return envs.step(array)
+        except ValueError:  # an action that is not finite: refused before anything moved
+            raise
+        except BaseException as error:
+            # Some environments may have moved and others not: there is no state to go on from.
+            self.close()
+            self._why_closed = f", because a step failed ({type(error).__name__})"
+            raise
+
+    def close(self) -> None:
+        """End the environments. Closing twice is fine."""
+        envs, self._envs = self._envs, None
+        if envs is not None:
+            envs.close()
+
+    def _closed(self) -> RuntimeError:
+        return RuntimeError(f"this VecEnv is closed{self._why_closed}: make a new one to go on")
+
+    def __enter__(self) -> "VecEnv":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.n

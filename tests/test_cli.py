@@ -1,0 +1,67 @@
+"""The command line prints what it measured and says with its exit status how it went."""
+
+import json
+
+import pytest
+
+from mujoco_vecenv import bench, cli, contract
+
+
+def test_contract_prints_and_records(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(contract, "CASES", contract.CASES[:2])
+    file = tmp_path / "contract.json"
+    assert cli.main(["contract", "--episodes", "1", "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "Equal to the last bit." in out
+    assert "mujoco 4" in out
+    result = json.loads(file.read_text())
+    assert result["equal"] is True
+    assert result["total"]["episodes"] == 2
+    assert result["total"]["identical"] == result["total"]["observations"] == 504
+    for name in ("mujoco", "numpy", "numba", "python", "c library", "cpu"):
+        assert result["machine"][name]
+
+
+def test_contract_fails_on_any_difference(capsys, monkeypatch):
+    monkeypatch.setattr(contract, "CASES", contract.CASES[:1])
+
+    def differ(reference, candidate, steps, seed, advance):
+        return contract.Tally(1, 252, 251, 1e-7, 1e-6, first="observation of environment 0")
+
+    monkeypatch.setattr(contract, "compare", differ)
+    assert cli.main(["contract", "--episodes", "1"]) == 1
+    assert (
+        "Not equal. The first difference: observation of environment 0" in capsys.readouterr().out
+    )
+
+
+def test_bench_layers_and_compare(tmp_path, capsys):
+    for kind, sizes in (
+        ("layers", ["--n", "2", "--threads", "1"]),
+        ("compare", ["--workers", "1"]),
+    ):
+        file = tmp_path / f"{kind}.json"
+        assert cli.main(["bench", kind, *sizes, "--rounds", "1", "--json", str(file)]) == 0
+        result = json.loads(file.read_text())
+        assert all(len(s) == 1 for s in result["results"][0]["seconds"].values())
+    assert "env/engine" in capsys.readouterr().out
+
+
+def test_ratios_are_medians_of_rounds():
+    m = bench.Measurement({"a": 100, "b": 50}, {"a": [1.0, 2.0, 1.0], "b": [1.0, 1.0, 4.0]})
+    assert m.rate("a") == 100.0
+    assert m.ratio("a", "b") == 2.0  # of 2, 1 and 8
+
+
+@pytest.mark.parametrize("arguments", [[], ["contrakt"], ["contract", "--episodes", "0"]])
+def test_unusable_command_lines(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err
+
+
+def test_errors_are_one_line(capsys, monkeypatch):
+    monkeypatch.setenv("MUJOCO_VECENV_ASSETS", "/nowhere")
+    assert cli.main(["contract"]) == 2
+    assert "/nowhere/scene.xml does not exist" in capsys.readouterr().err.replace("\n", " ")
