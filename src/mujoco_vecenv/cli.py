@@ -117,7 +117,7 @@ def _run_contract(cases: Sequence[contract.Case], episodes: int) -> contract.Rep
     for column in (
         "epi-\nsodes",
         "obser-\nvations",
-        "bit-iden-\ntical",
+        "bit-\nequal",
         "max\nabs",
         "max\nrel",
         "rewards\ndiffer",
