@@ -31,7 +31,10 @@ def test_mean_sums_in_numpys_order():
 
 def test_the_contracts_example_of_a_sum():
     x = np.array([1e16] + [1.0] * 7 + [-1e16] + [0.0] * 5)
-    assert sum(x.tolist()) == 0.0
+    left_to_right = 0.0  # the builtin sum compensates since Python 3.12
+    for value in x.tolist():
+        left_to_right += value
+    assert left_to_right == 0.0
     assert np.add.reduce(x) == 6.0
 
 

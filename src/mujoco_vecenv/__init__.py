@@ -1,7 +1,21 @@
 """CPU vector environments for robot learning in MuJoCo, equal to a plain reference to the bit."""
 
+from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.microduck.draws import Episode
+from mujoco_vecenv.microduck.episodes import Recording, load_recording, save_recording
+from mujoco_vecenv.microduck.randomization import DomainRandomizer, DRConfig
 from mujoco_vecenv.microduck.reference import MicroduckEnv
 from mujoco_vecenv.vector.vec_env import VecEnv
 
 __version__ = "0.1.0"
-__all__ = ["MicroduckEnv", "VecEnv"]
+__all__ = [
+    "DRConfig",
+    "DomainRandomizer",
+    "Episode",
+    "MicroduckConfig",
+    "MicroduckEnv",
+    "Recording",
+    "VecEnv",
+    "load_recording",
+    "save_recording",
+]

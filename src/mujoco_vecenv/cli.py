@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.progress import (
@@ -19,8 +20,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from mujoco_vecenv import __version__, bench, contract, machine
+from mujoco_vecenv import __version__, bench, contract, machine, replay
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
+from mujoco_vecenv.microduck.episodes import load_recording
+from mujoco_vecenv.microduck.randomization import SERVO
 from mujoco_vecenv.microduck.rewards import REWARDS
 
 console = Console()
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
-        Console(stderr=True).print(f"[red]mjvec {options.command}:[/red] {error}", highlight=False)
+        Console(stderr=True).print(f"mjvec {options.command}: {error}", style="red", markup=False)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -53,9 +56,9 @@ def _parser() -> argparse.ArgumentParser:
         "contract", help="prove that the batch backend equals the reference to the last bit"
     )
     contract_.add_argument(
-        "--episodes", type=_positive, default=3, help="whole episodes per case (default: 3)"
+        "--episodes", type=_positive_integer, default=3, help="whole episodes per case (default: 3)"
     )
-    contract_.add_argument("--json", type=Path, help="also write the result to this file")
+    contract_.add_argument("--json", type=_new_file, help="also write the result to this file")
     contract_.set_defaults(run=_contract)
 
     bench_ = commands.add_parser("bench", help="measure speed, contestants taking turns")
@@ -63,33 +66,63 @@ def _parser() -> argparse.ArgumentParser:
     layers = kinds.add_parser(
         "layers", help="bare mj_step, mujoco.batch alone, and the whole environment"
     )
-    layers.add_argument("--n", type=_positive, nargs="+", default=[8, 64])
-    layers.add_argument("--threads", type=_positive, nargs="+", default=[1, 2])
+    layers.add_argument(
+        "--n", type=_positive_integer, nargs="+", default=[8, 64], help="environments (8 64)"
+    )
+    layers.add_argument(
+        "--threads", type=_positive_integer, nargs="+", default=[1, 2], help="threads (1 2)"
+    )
     compare = kinds.add_parser("compare", help="the backends process, batch and sync")
-    compare.add_argument("--workers", type=_positive, nargs="+", default=[1, 2, 8])
+    compare.add_argument(
+        "--workers",
+        type=_positive_integer,
+        nargs="+",
+        default=[1, 2, 8],
+        help="environments, which are as many workers of the process backend (1 2 8)",
+    )
     for kind in (layers, compare):
-        kind.add_argument("--rounds", type=_positive, default=9, help="counted windows of each")
-        kind.add_argument("--variant", choices=SCENES, default="groundcontact")
-        kind.add_argument("--reward", choices=REWARDS, default="v2")
-        kind.add_argument("--json", type=Path, help="also write the result to this file")
+        kind.add_argument(
+            "--rounds", type=_positive_integer, default=9, help="counted windows of each (9)"
+        )
+        kind.add_argument("--variant", choices=SCENES, default="groundcontact", help="the model")
+        kind.add_argument("--reward", choices=REWARDS, default="v2", help="its version (v2)")
+        kind.add_argument("--json", type=_new_file, help="also write the result to this file")
     layers.set_defaults(run=_bench_layers)
     compare.set_defaults(run=_bench_compare)
     scale = kinds.add_parser("scale", help="construction time, memory and rate of many")
-    scale.add_argument("--n", type=_positive, default=4096)
+    scale.add_argument("--n", type=_positive_integer, default=4096)
     scale.set_defaults(run=_bench_scale)
 
+    replay_ = commands.add_parser(
+        "replay", help="run a recorded episode again on the reference, and show its trajectory"
+    )
+    replay_.add_argument("file", type=Path, help="what save_recording wrote")
+    replay_.add_argument(
+        "--every", type=_positive_integer, default=10, help="control steps between rows"
+    )
+    replay_.add_argument(
+        "--plot", type=_new_file, help="the PNG to draw (default: beside the file)"
+    )
+    replay_.set_defaults(run=_replay)
+
     render = commands.add_parser("render", help="draw the robot in STAND to a PNG file")
-    render.add_argument("file", type=Path)
+    render.add_argument("file", type=_new_file, help="the PNG to write")
     render.add_argument("--variant", choices=SCENES, default="groundcontact")
     render.set_defaults(run=_render)
     return parser
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
-    return value
+def _positive_integer(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of 1 or more, got {text!r}")
+    return int(text)
+
+
+def _new_file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file in a folder that exists")
+    return path
 
 
 def _contract(options: argparse.Namespace) -> int:
@@ -98,7 +131,7 @@ def _contract(options: argparse.Namespace) -> int:
     console.print(", ".join(f"{name} {value}" for name, value in facts.items()), style="dim")
     if options.json:
         _write_json(options.json, report.as_json() | {"machine": facts})
-    return 0 if report.total.equal else 1
+    return 0 if report.equal else 1
 
 
 def _run_contract(cases: Sequence[contract.Case], episodes: int) -> contract.Report:
@@ -139,10 +172,12 @@ def _run_contract(cases: Sequence[contract.Case], episodes: int) -> contract.Rep
             style="" if tally.equal else "red",
         )
     console.print(table)
-    if report.total.equal:
+    console.print(f"draws: {report.same_draws} of {report.seeds} seeds drew the same bits")
+    if report.equal:
         console.print("[green]Equal to the last bit.[/green]")
     else:
-        console.print(f"[red]Not equal.[/red] The first difference: {report.total.first}")
+        first = report.total.first or "a draw"
+        console.print(f"[red]Not equal.[/red] The first difference: {first}")
     return report
 
 
@@ -228,7 +263,7 @@ def _bench_scale(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     console.rule("1. The batch backend is the reference, to the last bit")
     report = _run_contract(contract.CASES, 1)
-    if not report.total.equal:
+    if not report.equal:
         return 1
     console.rule("2. And it is faster than a process per environment")
     _compare_backends(8, MicroduckConfig(reward="v2"), ("process", "batch"), 9)
@@ -236,6 +271,48 @@ def _demo(options: argparse.Namespace) -> int:
     console.print(
         "Next: put VecEnv into your own training script; README.md shows it in five lines."
     )
+    return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    recording = load_recording(options.file)
+    trajectory = replay.replay(recording)
+    episode, config = recording.episode, recording.config
+    console.print(
+        f"{config.variant}, reward {config.reward}, latency {episode.latency}, sensor noise "
+        f"{'on' if episode.sensor_noise else 'off'}, "
+        + (
+            "actions as recorded"
+            if len(recording.actions)
+            else "no actions recorded: holding STAND"
+        )
+    )
+    if episode.factors is not None:
+        names = (*SERVO, "mass_scale", "floor_friction")
+        values = episode.factors.as_vector()[: len(names)]
+        drawn = [f"{n} {v:.4g}" for n, v in zip(names, values, strict=True) if v == v]
+        console.print("factors: " + (", ".join(drawn) or "none"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in ("t", "height\ncm", "cos\ntilt", "reward", *trajectory.terms, "push\nm/s"):
+        table.add_column(column.replace("_", "\n"), justify="right")
+    speeds = iter(np.hypot(*episode.push_velocity.T).tolist())
+    for k, reward in enumerate(trajectory.rewards):
+        pushed = f"{next(speeds):.2f}" if trajectory.pushed[k] else ""
+        if (k + 1) % options.every == 0 or pushed or k == 0:
+            table.add_row(
+                str(k + 1),
+                f"{100 * trajectory.height[k]:.1f}",
+                f"{trajectory.upright[k]:.2f}",
+                f"{reward:.3f}",
+                *(f"{values[k]:.3f}" for values in trajectory.terms.values()),
+                pushed,
+            )
+    console.print(table)
+    steps = len(trajectory.rewards)
+    console.print(f"return {trajectory.rewards.sum():.2f} over {steps} steps")
+    path = options.plot or options.file.with_suffix(".png")
+    replay.plot(trajectory, options.file.name, path)
+    console.print(f"wrote {path}")
     return 0
 
 

@@ -8,13 +8,15 @@ unequal numbers are is reported apart from whether they are equal.
 import math
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mujoco_vecenv.infos import Info
+from mujoco_vecenv.microduck.draws import Episode
+from mujoco_vecenv.microduck.randomization import DRConfig
 from mujoco_vecenv.vector.vec_env import VecEnv
 
 
@@ -43,6 +45,12 @@ class Case:
     keywords: dict[str, Any]
 
 
+_RANDOMIZED: Final = {
+    "groundcontact": "ground",
+    "groundcontact_backlash": "backlash",
+    "rollers": "rollers",
+}
+
 CASES: Final = (
     Case("v1", {}),
     Case("v2", {"reward": "v2"}),
@@ -57,7 +65,21 @@ CASES: Final = (
     Case("v1, groundcontact_backlash", {"variant": "groundcontact_backlash"}),
     Case("v2, walk_backlash", {"variant": "walk_backlash", "reward": "v2"}),
     Case("v1, rollers", {"variant": "rollers"}),
+    *(
+        Case(f"{name}, {short}", {"variant": variant, **keywords})
+        for variant, short in _RANDOMIZED.items()
+        for name, keywords in (
+            ("v1, DR", {"dr": DRConfig(sensor_noise=False)}),
+            ("v2, DR + noise", {"dr": DRConfig(), "reward": "v2"}),
+            ("v2, DR latency 1", {"dr": DRConfig(latency=(1, 1)), "reward": "v2"}),
+            ("v1, DR noise 0.3", {"dr": DRConfig(init_noise=(0.3, 0.3), sensor_noise=False)}),
+            ("v1, DR constants", {"dr": DRConfig(recompute_constants=True)}),
+        )
+    ),
 )
+
+DRAW_SEEDS: Final = 100
+"""Seeds whose every draw is compared."""
 
 
 @dataclass
@@ -107,9 +129,23 @@ class Tally:
 
 @dataclass
 class Report:
-    """The contract's outcome: a tally per case, and their sum."""
+    """The contract's outcome.
+
+    Attributes:
+        cases: a tally per case.
+        seeds: seeds whose episodes' draws were compared: factors, latency, first state, pushes
+            and sensor noise.
+        same_draws: how many of them drew the same bits.
+    """
 
     cases: dict[str, Tally] = field(default_factory=dict)
+    seeds: int = 0
+    same_draws: int = 0
+
+    @property
+    def equal(self) -> bool:
+        """Whether every bit was the same."""
+        return self.total.equal and self.same_draws == self.seeds
 
     @property
     def total(self) -> Tally:
@@ -122,7 +158,9 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
         return {
-            "equal": self.total.equal,
+            "equal": self.equal,
+            "seeds": self.seeds,
+            "same_draws": self.same_draws,
             "cases": {name: asdict(tally) for name, tally in self.cases.items()},
             "total": asdict(self.total),
         }
@@ -151,6 +189,13 @@ def run_contract(
         ):
             steps = reference.config.episode_steps
             report.cases[case.name] = compare(reference, candidate, steps, seed, advance)
+    with (
+        VecEnv(DRAW_SEEDS, backend="sync", dr=True) as reference,
+        VecEnv(DRAW_SEEDS, backend=backend, dr=True) as candidate,
+    ):
+        pairs = zip(reference.record(), candidate.record(), strict=True)
+        report.seeds = DRAW_SEEDS
+        report.same_draws = sum(same_episodes(ours, theirs) for ours, theirs in pairs)
     return report
 
 
@@ -193,6 +238,15 @@ def compare(
             _compare_infos(tally, f"{place}, environment {i}", ours[3][i], theirs[3][i])
         advance(reference.n)
     return tally
+
+
+def same_episodes(a: Episode, b: Episode) -> bool:
+    """Whether two episodes drew the same bits."""
+    factors = (
+        None if episode.factors is None else episode.factors.as_vector() for episode in (a, b)
+    )
+    others = [f.name for f in fields(Episode) if f.name != "factors"]
+    return same_bits(*factors) and all(same_bits(getattr(a, f), getattr(b, f)) for f in others)
 
 
 def same_bits(a: object, b: object) -> bool:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from mujoco_vecenv.checks import check_integer
+
 MAX_THREADS_VARIABLE = "MUJOCO_VECENV_MAX_THREADS"
 
 
@@ -53,11 +55,7 @@ def choose_threads(n: int, threads: int | None, allow_overcommit: bool) -> int:
     budget, source = thread_budget()
     if threads is None:
         return min(n, budget)
-    if isinstance(threads, bool) or not hasattr(threads, "__index__"):
-        raise TypeError(f"threads must be an integer or None, got {threads!r}")
-    threads = int(threads)
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+    threads = check_integer("threads", threads, 1)
     if threads > budget and not allow_overcommit:
         raise ValueError(
             f"threads={threads} is more than the {source}: oversubscribed threads slow each other "

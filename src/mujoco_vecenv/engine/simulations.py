@@ -26,14 +26,36 @@ class Simulations:
     """
 
     def __init__(self, model: mujoco.MjModel, n: int, threads: int, keyframe: int):
-        self._batch = Batch(model, nsim=n, nthread=min(n, threads))
+        try:
+            self._batch = Batch(model, nsim=n, nthread=min(n, threads))
+        except ValueError as error:
+            raise MemoryError(f"no memory for {n} simulations: {error}") from error
         self._batch.reset(None, keyframe, _NO_STAGE)
         self._first = self._batch.state[0].copy()
+
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        """The live, writable (n, nstate) rows of state, in the order of mjSTATE_INTEGRATION."""
+        rows: NDArray[np.float64] = self._batch.state
+        return rows
 
     def state(self, name: str) -> NDArray[np.float64]:
         """Return the live, writable (n, …) array of MjData's state field `name`."""
         field: NDArray[np.float64] = self._batch.bind(name)
         return field
+
+    def model_field(self, name: str) -> NDArray[np.float64]:
+        """Give each simulation its own values of a model field.
+
+        Returns:
+            The live, writable (n, …) array, at first the model's values.
+        """
+        field: NDArray[np.float64] = self._batch.expand(name)
+        return field
+
+    def recompute_constants(self, ids: NDArray[np.int64]) -> None:
+        """Derive simulations' constants from their own model fields, as mj_setConst does."""
+        self._batch.set_const(ids)
 
     def step(self, substeps: int) -> None:
         """Advance every simulation by `substeps` physics steps.

@@ -1,7 +1,8 @@
 """n Microducks on threads: batched physics between compiled kernels."""
 
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, overload
 
 import mujoco
 import numpy as np
@@ -15,8 +16,14 @@ from mujoco_vecenv.microduck.actions import check_finite
 from mujoco_vecenv.microduck.config import FALL_HEIGHT, STAND_HEIGHT, SUBSTEPS, MicroduckConfig
 from mujoco_vecenv.microduck.draws import Episode, draw_episode, draw_sensor_noises
 from mujoco_vecenv.microduck.layout import ACTIONS, NOISE, OBS_SCALE, OBSERVATIONS
+from mujoco_vecenv.microduck.randomization import DomainRandomizer, DRConfig, Factors
 from mujoco_vecenv.microduck.rewards import HEIGHT_WIDTH, REWARDS
 from mujoco_vecenv.microduck.robot import ModelError, Robot, scene_path
+from mujoco_vecenv.microduck.snapshots import EnvState, rng_words, set_rng
+
+_NOT_BEGUN: Final = Episode(
+    None, 0, np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 2)), False
+)
 
 
 class BatchEnvs:
@@ -37,25 +44,42 @@ class BatchEnvs:
         self.config = config
         self.n = n
         self.with_terms = with_terms
-        self._sims = sims = Simulations(lean_model(robot.model, path), n, threads, robot.stand)
+        lean = lean_model(robot.model, path)
+        self._sims = sims = Simulations(lean, n, threads, robot.stand)
         self._all = np.arange(n)
-
         self._weights = np.array(list(REWARDS[config.reward].values()))
+        self._rngs = [np.random.default_rng() for _ in range(n)]
 
-        pushes = max(1, config.n_pushes)
+        # The running episodes.
+        dr = config.dr or DRConfig.none()
+        self._episodes: list[Episode] = [_NOT_BEGUN] * n
+        self._drawn = np.zeros((n, 6), np.uint64)  # each generator before it drew sensor noise
         self._running = np.zeros(n, kernels.RUNNING)
-        self._delayed = np.zeros((n, max(1, config.latency), ACTIONS))
+        latency = max(config.latency, dr.latency[1] if dr.latency else 0)
+        self._delayed = np.zeros((n, max(1, latency), ACTIONS))
+        pushes = max(1, min(config.n_pushes, config.episode_steps))
         self._push_steps = np.full((n, pushes), -1)
         self._push_velocity = np.zeros((n, pushes, 2))
-        observations = config.episode_steps + 1 if config.sensor_noise else 1
-        self._noise = np.zeros((n, observations, NOISE))
-        self._servos = np.repeat(_servos(robot.model)[None], n, axis=0)
+        noisy = config.sensor_noise or dr.sensor_noise
+        self._noise = np.zeros((n, config.episode_steps + 1 if noisy else 1, NOISE))
 
-        # The kernels' arguments in their order, but for what differs from step to step.
-        task = _task(robot, config)
-        self._qpos, self._qvel, ctrl = sims.state("qpos"), sims.state("qvel"), sims.state("ctrl")
+        # Their physics.
+        self._randomizer = DomainRandomizer(lean, dr)
+        self._nominal_servos = _servos(robot.model)
+        self._servos = np.repeat(self._nominal_servos[None], n, axis=0)
+        self._model_fields: dict[str, NDArray[np.float64]] = {}
+        self._recomputed = np.zeros(n, np.bool_)
+
+        self._task = _task(robot, config)
+        self._qpos, self._qvel = sims.state("qpos"), sims.state("qvel")
+        self._bind()
+        self.reset(seed)
+
+    def _bind(self) -> None:
+        """Gather the kernels' arguments in their order, but for what differs from step to step."""
+        ctrl = self._sims.state("ctrl")
         self._begin_inputs = (
-            task,
+            self._task,
             self._running,
             self._delayed,
             self._push_steps,
@@ -63,9 +87,8 @@ class BatchEnvs:
             self._qvel,
             ctrl,
         )
-        self._observe_inputs = (task, self._running, self._noise, self._qpos, self._qvel)
+        self._observe_inputs = (self._task, self._running, self._noise, self._qpos, self._qvel)
         self._finish_inputs = (*self._observe_inputs, ctrl, self._servos, self._weights)
-        self.reset(seed)
 
     def reset(self, seed: int) -> NDArray[np.float32]:
         """Seed every environment anew and begin its first episode.
@@ -117,32 +140,157 @@ class BatchEnvs:
     def close(self) -> None:
         """Nothing to release: the thread pool goes with the object."""
 
+    def record(self) -> list[Episode]:
+        """Return what the running episodes drew."""
+        return [
+            replace(episode, noise=self._noise[i].copy() if episode.sensor_noise else None)
+            for i, episode in enumerate(self._episodes)
+        ]
+
+    def begin(self, episodes: Mapping[int, Episode]) -> NDArray[np.float32]:
+        """End some environments' episodes and begin given ones instead.
+
+        Args:
+            episodes: environment to an episode that has been checked.
+
+        Returns:
+            (n, 48) observations.
+        """
+        for i in episodes:
+            self._rewind(i)
+        ids = np.array(sorted(episodes), np.int64)
+        self._sims.reset(ids)
+        self._start(ids, [episodes[i] for i in ids])
+        return self.observations()
+
+    def get_states(self) -> list[EnvState]:
+        """Return all that decides how each environment goes on."""
+        return [self._state(i) for i in range(self.n)]
+
+    def set_states(self, states: list[EnvState]) -> NDArray[np.float32]:
+        """Go on from states, as the environments that they were taken from would have.
+
+        Returns:
+            (n, 48) the observations last returned there.
+        """
+        for rng, state in zip(self._rngs, states, strict=True):
+            set_rng(rng, state.rng)
+        self._start(self._all, [state.episode for state in states])
+        for i, state in enumerate(states):
+            self._sims.rows[i] = state.physics
+            running = self._running[i]
+            running["t"] = state.t
+            running["previous"] = state.previous
+            running["next_push"] = state.next_push
+            # A ring: the action that waited longest is in the slot that comes next.
+            for k, action in enumerate(state.delayed):
+                self._delayed[i, (state.t + k) % len(state.delayed)] = action
+        return self.observations()
+
+    @property
+    def nstate(self) -> int:
+        """Length of an environment's state of physics."""
+        return int(self._sims.rows.shape[1])
+
+    def _state(self, i: int) -> EnvState:
+        running, episode = self._running[i], self._episodes[i]
+        t = int(running["t"])
+        order = [(t + k) % episode.latency for k in range(episode.latency)]
+        return EnvState(
+            replace(episode),
+            self._sims.rows[i].copy(),
+            t,
+            running["previous"].copy(),
+            self._delayed[i, order].copy(),
+            int(running["next_push"]),
+            self._drawn[i].copy() if _draws_noise(episode) else rng_words(self._rngs[i]),
+        )
+
     def _begin(self, ids: NDArray[np.int64]) -> None:
         """Draw new episodes and put the robots in their first state."""
         self._sims.reset(ids)
-        for i in ids:
-            self._start(i, draw_episode(self._rngs[i], self.config))
+        self._start(ids, [draw_episode(self._rngs[i], self.config, self._robot) for i in ids])
 
-    def _start(self, i: int, episode: Episode) -> None:
-        """Write one episode's draws into row i, whose robot is in STAND."""
+    def _start(self, ids: NDArray[np.int64], episodes: list[Episode]) -> None:
+        """Write episodes into their environments' rows, whose robots are in STAND."""
         robot = self._robot
-        if episode.qpos_noise is not None:
-            angles = robot.default + episode.qpos_noise
-            self._qpos[i, robot.qpos] = np.clip(angles, robot.lo, robot.hi)
-            self._qvel[i, robot.qvel] += episode.qvel_noise
-        running = self._running[i]
-        running["t"] = 0
-        running["previous"] = 0
-        running["latency"] = episode.latency
-        running["next_push"] = 0
-        running["noisy"] = episode.sensor_noise
-        self._delayed[i] = 0
-        k = len(episode.push_steps)
-        self._push_steps[i] = -1
-        self._push_steps[i, :k] = episode.push_steps
-        self._push_velocity[i, :k] = episode.push_velocity
-        if episode.sensor_noise:
-            self._noise[i] = draw_sensor_noises(self._rngs[i], robot, len(self._noise[i]))
+        self._make_room(episodes)
+        for i, episode in zip(ids, episodes, strict=True):
+            self._episodes[i] = episode
+            self._qpos[i, robot.qpos] = episode.angles
+            self._qvel[i, robot.qvel] = episode.velocities
+            running = self._running[i]
+            running["t"] = 0
+            running["previous"] = 0
+            running["latency"] = episode.latency
+            running["next_push"] = 0
+            running["noisy"] = episode.sensor_noise
+            self._delayed[i] = 0
+            k = len(episode.push_steps)
+            self._push_steps[i] = -1
+            self._push_steps[i, :k] = episode.push_steps
+            self._push_velocity[i, :k] = episode.push_velocity
+            if episode.noise is not None:
+                self._noise[i] = episode.noise
+            elif _draws_noise(episode):
+                self._drawn[i] = rng_words(self._rngs[i])
+                self._noise[i] = draw_sensor_noises(self._rngs[i], robot, len(self._noise[i]))
+            if episode.factors is not None or self._model_fields:
+                self._set_physics(i, episode.factors)
+        recompute = [i for i in ids if self._recomputed[i]]
+        if recompute:
+            self._sims.recompute_constants(np.array(recompute))
+
+    def _set_physics(self, i: int, factors: Factors | None) -> None:
+        """Give environment i the physics of its episode, whatever it had before."""
+        values = {} if factors is None else self._randomizer.values(factors)
+        if self._recomputed[i] and not (factors and factors.recompute_constants):
+            # Constants follow the masses back before other masses leave them behind.
+            for name, field in self._model_fields.items():
+                field[i] = getattr(self._randomizer.model, name)
+            self._sims.recompute_constants(np.array([i]))
+        self._recomputed[i] = factors is not None and factors.recompute_constants
+        for name in values:
+            if name not in self._model_fields:
+                self._model_fields[name] = self._sims.model_field(name)
+        for name, field in self._model_fields.items():
+            field[i] = values[name] if name in values else getattr(self._randomizer.model, name)
+        self._servos[i] = self._nominal_servos
+        if factors is not None and factors.servo is not None:
+            self._servos[i, :, 1] = values["actuator_gainprm"][:, 0]
+            self._servos[i, :, 2:5] = values["actuator_biasprm"][:, :3]
+            self._servos[i, :, 5:] = values["actuator_forcerange"]
+
+    def _make_room(self, episodes: list[Episode]) -> None:
+        """Widen the arrays for injected episodes that hold more than the configuration draws."""
+        latency = max(episode.latency for episode in episodes)
+        pushes = max(len(episode.push_steps) for episode in episodes)
+        noise = len(self._noise[0])
+        if any(episode.sensor_noise for episode in episodes):
+            noise = self.config.episode_steps + 1
+        wider = (
+            latency > self._delayed.shape[1],
+            pushes > self._push_steps.shape[1],
+            noise > self._noise.shape[1],
+        )
+        if not any(wider):
+            return
+        if wider[0]:
+            # The slots of a ring in use stay where they are: each is as long as its own latency.
+            self._delayed = _widen(self._delayed, latency, 0.0)
+        if wider[1]:
+            self._push_steps = _widen(self._push_steps, pushes, -1)
+            self._push_velocity = _widen(self._push_velocity, pushes, 0.0)
+        if wider[2]:
+            self._noise = _widen(self._noise, noise, 0.0)
+        self._bind()
+
+    def _rewind(self, i: int) -> None:
+        """Put a generator to where it would be had it drawn the noise of each observation alone."""
+        episode = self._episodes[i]
+        if _draws_noise(episode):
+            set_rng(self._rngs[i], self._drawn[i])
+            draw_sensor_noises(self._rngs[i], self._robot, int(self._running[i]["t"]) + 1)
 
 
 class StepInfos(Sequence[Info]):
@@ -201,6 +349,18 @@ class StepInfos(Sequence[Info]):
         if done:
             info["terminal_obs"] = self.terminal_obs[i]
         return info
+
+
+def _draws_noise(episode: Episode) -> bool:
+    """Whether an episode's sensor noise comes from the generator, not from a recording."""
+    return episode.sensor_noise and episode.noise is None
+
+
+def _widen(array: NDArray[Any], width: int, fill: float) -> NDArray[Any]:
+    """Return a copy with the second axis widened."""
+    wide = np.full((len(array), width, *array.shape[2:]), fill, array.dtype)
+    wide[:, : array.shape[1]] = array
+    return wide
 
 
 def _servos(model: mujoco.MjModel) -> NDArray[np.float64]:

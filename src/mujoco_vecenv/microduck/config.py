@@ -1,13 +1,20 @@
 """What a Microduck environment can be told, and the refusal of what it cannot do."""
 
-import difflib
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from mujoco_vecenv.checks import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_range,
+    check_switch,
+    closest,
+)
+from mujoco_vecenv.microduck.randomization import DRConfig
 from mujoco_vecenv.microduck.rewards import REWARDS
 
 SUBSTEPS: Final = 10
@@ -47,7 +54,9 @@ class MicroduckConfig:
         reward: the reward's version, a key of REWARDS.
         latency: control steps between an action and its effect, in [0, episode_steps).
         sensor_noise: add the model's sensor noise to gyro and orientation.
-        dr: domain randomisation, or None.
+        dr: domain randomisation, drawn anew for each episode: None or False for none, True for
+            `DRConfig()`, a DRConfig, a DomainRandomizer, or any object with the attributes of one
+            of them. It may set the episode's latency, initial noise and sensor noise.
         assets_dir: folder whose MJCF files, named as in SCENES, replace the packaged ones. None
             takes the environment variable MUJOCO_VECENV_ASSETS, or else the packaged files.
 
@@ -64,7 +73,7 @@ class MicroduckConfig:
     reward: str = "v1"
     latency: int = 0
     sensor_noise: bool = False
-    dr: Any = None
+    dr: DRConfig | None = None
     assets_dir: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -82,15 +91,17 @@ class MicroduckConfig:
         self._number("init_noise")
         if self.init_noise < 0:
             raise ValueError(f"init_noise must be 0 or more, got {self.init_noise!r}")
-        speeds = self.push_speed
-        if not isinstance(speeds, Iterable) or isinstance(speeds, str) or len(tuple(speeds)) != 2:
-            raise TypeError(f"push_speed must be two speeds (least, greatest), got {speeds!r}")
-        least, greatest = (check_number("push_speed", speed) for speed in speeds)
-        if not 0 <= least <= greatest:
-            raise ValueError(f"push_speed must be 0 <= least <= greatest, got {speeds!r}")
-        object.__setattr__(self, "push_speed", (least, greatest))
-        if not isinstance(self.sensor_noise, bool):
-            raise TypeError(f"sensor_noise must be True or False, got {self.sensor_noise!r}")
+        object.__setattr__(self, "push_speed", check_range("push_speed", self.push_speed, 0))
+        object.__setattr__(self, "sensor_noise", check_switch("sensor_noise", self.sensor_noise))
+        dr = DRConfig.of(self.dr)
+        object.__setattr__(self, "dr", dr)
+        if dr is not None and dr.latency is not None and dr.latency[1] >= self.episode_steps:
+            raise ValueError(
+                f"dr: latency up to {dr.latency[1]} must be below episode_steps="
+                f"{self.episode_steps}"
+            )
+        if not isinstance(self.assets_dir, str | Path | None):
+            raise TypeError(f"assets_dir must be a path or None, got {self.assets_dir!r}")
         if self.assets_dir is None:
             # Read here, once: a worker process may have been born with another environment.
             object.__setattr__(self, "assets_dir", os.environ.get(ASSETS_VARIABLE) or None)
@@ -102,7 +113,9 @@ class MicroduckConfig:
         object.__setattr__(self, name, check_number(name, getattr(self, name)))
 
     @classmethod
-    def from_keywords(cls, keywords: Mapping[str, Any], also: Iterable[str] = ()) -> Any:
+    def from_keywords(
+        cls, keywords: Mapping[str, Any], also: Iterable[str] = ()
+    ) -> "MicroduckConfig":
         """Make a configuration from keywords, naming the closest one to any unknown.
 
         Args:
@@ -116,48 +129,5 @@ class MicroduckConfig:
         known = [f.name for f in fields(cls)]
         for name in keywords:
             if name not in known:
-                raise TypeError(f"unknown keyword {name!r}{_closest(name, [*known, *also])}")
+                raise TypeError(f"unknown keyword {name!r}{closest(name, [*known, *also])}")
         return cls(**keywords)
-
-
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise ValueError unless value is one of the choices, naming the closest."""
-    choices = list(choices)
-    if value not in choices:
-        raise ValueError(
-            f"unknown {name} {value!r}{_closest(str(value), choices)}; "
-            f"choose from {', '.join(choices)}"
-        )
-
-
-def check_integer(name: str, value: Any, least: int | None = None) -> int:
-    """Return value as an int.
-
-    Raises:
-        TypeError: value is no integer.
-        ValueError: value is below `least`.
-    """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if least is not None and value < least:
-        raise ValueError(f"{name} must be {least} or more, got {value!r}")
-    return int(value)
-
-
-def check_number(name: str, value: Any) -> float:
-    """Return value as a finite float.
-
-    Raises:
-        TypeError: value is no number.
-        ValueError: value is NaN or infinite.
-    """
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    return float(value)
-
-
-def _closest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,4 +1,4 @@
-"""Everything an episode draws, in the order it is drawn."""
+"""Everything an episode draws, in the order it is drawn, and the draws as a value."""
 
 from dataclasses import dataclass
 
@@ -8,41 +8,62 @@ from numpy.typing import NDArray
 
 from mujoco_vecenv.microduck.config import PUSH_MARGIN, MicroduckConfig
 from mujoco_vecenv.microduck.layout import ACTIONS, NOISE
+from mujoco_vecenv.microduck.randomization import Factors, draw_factors
 from mujoco_vecenv.microduck.robot import Robot
 
 
 @dataclass(eq=False, slots=True)
 class Episode:
-    """What one episode drew when it began.
+    """What one episode drew: with the actions taken, all that it was.
 
     Attributes:
+        factors: the episode's physics, or None for the model as it is.
         latency: control steps between an action and its effect.
-        sensor_noise: whether each observation draws sensor noise.
-        qpos_noise: (14,) added to the joint angles of STAND, rad; None for no initial noise.
-        qvel_noise: (14,) added to the joint velocities of STAND, rad/s; None likewise.
-        push_steps: (k,) control steps before which a push comes, ascending.
+        angles: (14,) joint angles of the first state, rad.
+        velocities: (14,) joint velocities of the first state, rad/s.
+        push_steps: (k,) int64, control steps before which a push comes, ascending.
         push_velocity: (k, 2) what each adds to the trunk's velocity in world x and y, m/s.
+        sensor_noise: whether the observations are noisy.
+        noise: (episode_steps + 1, 7) the noise of every observation, gyro (rad/s) then quaternion;
+            None where there is none, or where it is still to be drawn from the generator.
     """
 
+    factors: Factors | None
     latency: int
-    sensor_noise: bool
-    qpos_noise: NDArray[np.float64] | None
-    qvel_noise: NDArray[np.float64] | None
+    angles: NDArray[np.float64]
+    velocities: NDArray[np.float64]
     push_steps: NDArray[np.int64]
     push_velocity: NDArray[np.float64]
+    sensor_noise: bool
+    noise: NDArray[np.float64] | None = None
 
 
-def draw_episode(rng: Generator, config: MicroduckConfig) -> Episode:
-    """Draw an episode: first the initial state's noise, then the pushes."""
-    noise = config.init_noise
-    qpos_noise = qvel_noise = None
-    if noise > 0:
-        qpos_noise = rng.uniform(-noise, noise, ACTIONS)
-        qvel_noise = rng.uniform(-5 * noise, 5 * noise, ACTIONS)
-    push_steps, push_velocity = _draw_pushes(rng, config)
-    return Episode(
-        config.latency, config.sensor_noise, qpos_noise, qvel_noise, push_steps, push_velocity
+def draw_episode(rng: Generator, config: MicroduckConfig, robot: Robot) -> Episode:
+    """Draw an episode: its randomised physics, its first state, its pushes.
+
+    The sensors' noise comes after these from the same generator, observation by observation.
+    """
+    factors, latency, init_noise, sensor_noise = (
+        None,
+        config.latency,
+        config.init_noise,
+        config.sensor_noise,
     )
+    dr = config.dr
+    if dr is not None:
+        factors = draw_factors(rng, dr)
+        if dr.latency is not None:
+            latency = int(rng.integers(dr.latency[0], dr.latency[1] + 1))
+        if dr.init_noise is not None:
+            init_noise = float(rng.uniform(*dr.init_noise))
+        sensor_noise = sensor_noise or dr.sensor_noise
+    angles, velocities = robot.default, robot.default_velocity
+    if init_noise > 0:
+        angles = angles + rng.uniform(-init_noise, init_noise, ACTIONS)
+        velocities = velocities + rng.uniform(-5 * init_noise, 5 * init_noise, ACTIONS)
+        angles = np.clip(angles, robot.lo, robot.hi)
+    push_steps, push_velocity = _draw_pushes(rng, config)
+    return Episode(factors, latency, angles, velocities, push_steps, push_velocity, sensor_noise)
 
 
 def _draw_pushes(
@@ -77,5 +98,5 @@ def draw_sensor_noises(rng: Generator, robot: Robot, observations: int) -> NDArr
         numpy's generator makes one normal deviate after another however they are asked for.
     """
     noise = rng.standard_normal((observations, NOISE))
-    noise *= np.repeat([robot.gyro_sd, robot.orientation_sd], [3, 4])
+    noise *= robot.noise_sd
     return noise

@@ -10,8 +10,8 @@ Arrays have one row per environment; those of 14 columns are in actuator order.
 import math
 
 import numpy as np
-from numba import njit
 
+from mujoco_vecenv.engine.compiled import compiled
 from mujoco_vecenv.engine.native import (
     mul_mat_t_vec3,
     mul_mat_vec3,
@@ -75,7 +75,7 @@ TRUNK_SPARE = 16
 TRUNK = 32
 
 
-@njit(cache=True)
+@compiled
 def begin_step(tasks, running, delayed, push_steps, push_velocity, qvel, ctrl, actions):
     """Turn actions into servo targets and give the pushes that are due, unless one is not finite.
 
@@ -116,7 +116,7 @@ def begin_step(tasks, running, delayed, push_steps, push_velocity, qvel, ctrl, a
     return True
 
 
-@njit(cache=True)
+@compiled
 def finish_step(
     tasks, running, noise, qpos, qvel, ctrl, servos, weights, rewards, done, facts, obs
 ):
@@ -190,7 +190,7 @@ def finish_step(
     return over
 
 
-@njit(cache=True)
+@compiled
 def observe(tasks, running, noise, qpos, qvel, ids, obs):
     """Write the observations of some environments.
 
@@ -210,7 +210,7 @@ def observe(tasks, running, noise, qpos, qvel, ids, obs):
         _observe(task, running[i], noise[i], qpos[i], qvel[i], trunk, raw, obs[i])
 
 
-@njit(cache=True)
+@compiled
 def _observe(task, env, noise, qpos, qvel, trunk, raw, obs):
     """Write one environment's observation, given what `read_trunk` wrote."""
     for j in range(ACTIONS):
@@ -230,7 +230,7 @@ def _observe(task, env, noise, qpos, qvel, trunk, raw, obs):
         obs[j] = np.float32(raw[j] * task.scale[j])
 
 
-@njit(cache=True)
+@compiled
 def read_trunk(task, qpos, qvel, trunk):
     """Compute what MuJoCo computes for the trunk and the sensors on it at a state.
 
@@ -265,7 +265,7 @@ def read_trunk(task, qpos, qvel, trunk):
         mul_mat_t_vec3(gyro.ctypes, rotation.ctypes, world.ctypes)
 
 
-@njit(cache=True)
+@compiled
 def gravity_in_frame(quat, spare, out):
     """Write world -z in the frame that quaternion `quat` (4,) orients to `out` (3,).
 
@@ -280,7 +280,7 @@ def gravity_in_frame(quat, spare, out):
     rot_vec_quat(out.ctypes, down.ctypes, unit.ctypes)
 
 
-@njit(cache=True)
+@compiled
 def mean_square(x):
     """Return the mean of x² over 14 numbers, summed in the order of numpy's pairwise summation.
 

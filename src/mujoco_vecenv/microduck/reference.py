@@ -2,18 +2,34 @@
 
 import math
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.microduck.actions import as_actions, check_finite
 from mujoco_vecenv.microduck.config import FALL_HEIGHT, STAND_HEIGHT, SUBSTEPS, MicroduckConfig
-from mujoco_vecenv.microduck.draws import draw_episode, draw_sensor_noise
+from mujoco_vecenv.microduck.draws import (
+    Episode,
+    draw_episode,
+    draw_sensor_noise,
+    draw_sensor_noises,
+)
+from mujoco_vecenv.microduck.episodes import check_episode
 from mujoco_vecenv.microduck.layout import ACTIONS, OBS_SCALE
+from mujoco_vecenv.microduck.randomization import DomainRandomizer
 from mujoco_vecenv.microduck.rewards import HEIGHT_WIDTH, REWARDS
 from mujoco_vecenv.microduck.robot import Robot, scene_path
+from mujoco_vecenv.microduck.snapshots import (
+    EnvState,
+    physics_of,
+    rng_words,
+    set_physics,
+    set_rng,
+)
 
 
 class MicroduckEnv:
@@ -35,37 +51,50 @@ class MicroduckEnv:
         self.robot = Robot(mujoco.MjModel.from_xml_path(str(path)), path)
         self.model = self.robot.model
         self.data = mujoco.MjData(self.model)
-        self._rng = np.random.default_rng(seed)
+        self._randomizer = DomainRandomizer(self.model, self.config.dr)
+        self._rng = np.random.default_rng(check_integer("seed", seed, 0))
         self._t: int | None = None  # None until the first reset
 
-    def reset(self, seed: int | None = None) -> NDArray[np.float32]:
+    def reset(self, seed: int | None = None, episode: Episode | None = None) -> NDArray[np.float32]:
         """Begin an episode.
 
         Args:
             seed: replaces the generator; None keeps drawing from the present one.
+            episode: a recorded episode to run again instead of drawing one.
 
         Returns:
             (48,) observation.
+
+        Raises:
+            TypeError, ValueError: the episode does not fit; nothing has changed.
         """
+        if episode is not None:
+            check_episode(episode, self.config)
         if seed is not None:
-            self._rng = np.random.default_rng(seed)
+            self._rng = np.random.default_rng(check_integer("seed", seed, 0))
+        self._start(episode or draw_episode(self._rng, self.config, self.robot))
+        return self._observe()
+
+    def _start(self, episode: Episode) -> None:
         robot, data = self.robot, self.data
-        self.episode = draw_episode(self._rng, self.config)
+        self.episode = episode
+        self._drawn = rng_words(self._rng)
+        if episode.factors is None:
+            self._randomizer.restore()
+        else:
+            self._randomizer.apply(episode.factors)
 
         mujoco.mj_resetDataKeyframe(self.model, data, robot.stand)
         mujoco.mj_forward(self.model, data)
-        self._delayed = deque(np.zeros(ACTIONS) for _ in range(self.episode.latency))
+        self._delayed = deque(np.zeros(ACTIONS) for _ in range(episode.latency))
 
-        if self.episode.qpos_noise is not None:
-            data.qpos[robot.qpos] += self.episode.qpos_noise
-            data.qvel[robot.qvel] += self.episode.qvel_noise
-            data.qpos[robot.qpos] = np.clip(data.qpos[robot.qpos], robot.lo, robot.hi)
-            mujoco.mj_forward(self.model, data)
+        data.qpos[robot.qpos] = episode.angles
+        data.qvel[robot.qvel] = episode.velocities
+        mujoco.mj_forward(self.model, data)
 
         self._previous = np.zeros(ACTIONS)
         self._t = 0
         self._next_push = 0
-        return self._observe()
 
     def step(self, action: ArrayLike) -> tuple[NDArray[np.float32], float, bool, dict[str, Any]]:
         """Apply an action for one control step of 0.02 s.
@@ -161,7 +190,10 @@ class MicroduckEnv:
         gyro = sensordata[robot.gyro : robot.gyro + 3].copy()
         quat = sensordata[robot.orientation : robot.orientation + 4].copy()
         if self.episode.sensor_noise:
-            noise = draw_sensor_noise(self._rng, robot)
+            if self.episode.noise is not None:
+                noise = self.episode.noise[self._t]
+            else:
+                noise = draw_sensor_noise(self._rng, robot)
             gyro += noise[:3]
             quat += noise[3:]
         mujoco.mju_normalize4(quat)
@@ -178,3 +210,53 @@ class MicroduckEnv:
             ]
         )
         return (raw * OBS_SCALE).astype(np.float32)
+
+    def record(self) -> Episode:
+        """Return what the running episode drew, the noise of all its observations included.
+
+        Raises:
+            RuntimeError: `reset` has not been called.
+        """
+        if self._t is None:
+            raise RuntimeError("record() before the first reset(): no episode has been drawn")
+        if self.episode.noise is not None or not self.episode.sensor_noise:
+            return replace(self.episode)
+        rng = np.random.default_rng()
+        set_rng(rng, self._drawn)
+        noise = draw_sensor_noises(rng, self.robot, self.config.episode_steps + 1)
+        return replace(self.episode, noise=noise)
+
+    def get_state(self) -> EnvState:
+        """Return all that decides how the environment goes on.
+
+        Raises:
+            RuntimeError: `reset` has not been called.
+        """
+        if self._t is None:
+            raise RuntimeError("get_state() before the first reset(): there is no state yet")
+        return EnvState(
+            replace(self.episode),
+            physics_of(self.model, self.data),
+            self._t,
+            self._previous.copy(),
+            np.array(self._delayed).reshape(-1, ACTIONS),
+            self._next_push,
+            self._drawn.copy(),
+        )
+
+    def set_state(self, state: EnvState) -> NDArray[np.float32]:
+        """Go on from a state, as the environment that it was taken from would have.
+
+        Returns:
+            (48,) the observation last returned there.
+        """
+        set_rng(self._rng, state.rng)
+        self._start(state.episode)
+        set_physics(self.model, self.data, state.physics)
+        self._previous = state.previous.copy()
+        self._delayed = deque(state.delayed.copy())
+        self._next_push = state.next_push
+        if state.episode.sensor_noise and state.episode.noise is None:
+            draw_sensor_noises(self._rng, self.robot, state.t)
+        self._t = state.t
+        return self._observe()

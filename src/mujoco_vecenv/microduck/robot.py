@@ -50,6 +50,7 @@ class Robot:
         qpos: (14,) addresses of those joints in qpos.
         qvel: (14,) addresses of those joints in qvel.
         default: (14,) their angles in STAND, rad.
+        default_velocity: (14,) their velocities in STAND, rad/s.
         lo: (14,) their lower limits, rad.
         hi: (14,) their upper limits, rad.
         imu: id of the site that carries both sensors.
@@ -57,6 +58,7 @@ class Robot:
         orientation: where the orientation quaternion's 4 numbers begin in sensordata.
         gyro_sd: standard deviation of the gyro's noise, rad/s.
         orientation_sd: standard deviation of the noise on each quaternion element.
+        noise_sd: (7,) both, for gyro and quaternion.
 
     Args:
         model: the model, compiled from `path` in full or lean.
@@ -81,6 +83,7 @@ class Robot:
         self.qpos = model.jnt_qposadr[joints].astype(np.int64)
         self.qvel = model.jnt_dofadr[joints].astype(np.int64)
         self.default = model.key_qpos[self.stand][self.qpos].copy()
+        self.default_velocity = model.key_qvel[self.stand][self.qvel].copy()
         self.lo, self.hi = model.jnt_range[joints].T.copy()
 
         height = float(model.key_qpos[self.stand][2])
@@ -97,6 +100,7 @@ class Robot:
         self.orientation = int(model.sensor_adr[orientation])
         self.gyro_sd = float(model.sensor_noise[gyro])
         self.orientation_sd = float(model.sensor_noise[orientation])
+        self.noise_sd = np.repeat([self.gyro_sd, self.orientation_sd], [3, 4])
         self.imu = int(model.sensor_objid[gyro])
 
     def _id(self, kind: str, objtype: mujoco.mjtObj, name: str) -> int:

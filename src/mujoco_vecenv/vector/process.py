@@ -4,6 +4,7 @@ import multiprocessing
 import signal
 import traceback
 import weakref
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from mujoco_vecenv.infos import Info
 from mujoco_vecenv.microduck.actions import check_finite
 from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.microduck.draws import Episode
+from mujoco_vecenv.microduck.snapshots import EnvState, physics_of
 from mujoco_vecenv.vector.sync import collect, make_env, step_and_reset
 
 _GRACE: Final = 2.0  # seconds a worker has to end by itself
@@ -32,7 +35,8 @@ class ProcessEnvs:
     """
 
     def __init__(self, n: int, seed: int, config: MicroduckConfig, with_terms: bool):
-        make_env(seed, config)  # what no worker could make is refused here, in its own words
+        env = make_env(seed, config)  # what no worker could make is refused here, in its own words
+        self._nstate = len(physics_of(env.model, env.data))
         # Not fork: a process with threads must not be copied in mid-flight.
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context(
@@ -54,9 +58,11 @@ class ProcessEnvs:
                     daemon=True,
                 )
                 self._pipes.append(here)
-                worker.start()
                 self._workers.append(worker)
+                worker.start()
                 there.close()
+                if i == 0:  # a script that workers cannot import fails here once, not n times
+                    self._ask_some({0: ("reset", seed)})
             self.reset(seed)
         except BaseException:
             self.close()
@@ -71,6 +77,30 @@ class ProcessEnvs:
         """Return the (n, 48) observations of the present state."""
         return self._obs.copy()
 
+    def record(self) -> list[Episode]:
+        """Return what the running episodes drew."""
+        return self._ask([("record", None)] * len(self._pipes))
+
+    def begin(self, episodes: Mapping[int, Episode]) -> NDArray[np.float32]:
+        """End some environments' episodes and begin given ones instead; return (n, 48)."""
+        for i, obs in self._ask_some({i: ("begin", e) for i, e in episodes.items()}).items():
+            self._obs[i] = obs
+        return self._obs.copy()
+
+    def get_states(self) -> list[EnvState]:
+        """Return all that decides how each environment goes on."""
+        return self._ask([("get_state", None)] * len(self._pipes))
+
+    def set_states(self, states: list[EnvState]) -> NDArray[np.float32]:
+        """Go on from states; return the (n, 48) observations last returned there."""
+        self._obs = np.stack(self._ask([("set_state", state) for state in states]))
+        return self._obs.copy()
+
+    @property
+    def nstate(self) -> int:
+        """Length of an environment's state of physics."""
+        return self._nstate
+
     def step(self, actions: NDArray[np.float64]) -> tuple[Any, Any, Any, list[Info]]:
         """Step every environment and begin a new episode where one ends."""
         check_finite(actions)
@@ -79,17 +109,21 @@ class ProcessEnvs:
         return obs, rewards, done, infos
 
     def _ask(self, requests: list[tuple[str, Any]]) -> list[Any]:
-        """Send each worker its request, then gather the answers."""
+        """Send every worker its request, then gather the answers."""
+        return list(self._ask_some(dict(enumerate(requests))).values())
+
+    def _ask_some(self, requests: Mapping[int, tuple[str, Any]]) -> dict[int, Any]:
+        """Send some workers their requests, then gather the answers."""
         i = 0
         try:
-            for i, request in enumerate(requests):
+            for i, request in requests.items():
                 self._pipes[i].send(request)
-            answers = []
-            for i, pipe in enumerate(self._pipes):
-                ok, answer = pipe.recv()
+            answers = {}
+            for i in requests:
+                ok, answer = self._pipes[i].recv()
                 if not ok:
                     raise WorkerError(f"worker {i} (environment {i}) failed:\n{answer}")
-                answers.append(answer)
+                answers[i] = answer
             return answers
         except (EOFError, OSError) as error:
             cause = _cause_of_death(self._workers[i])
@@ -106,13 +140,17 @@ def _work(pipe: Connection, seed: int, config: MicroduckConfig, with_terms: bool
     with suppress(EOFError, OSError):  # the parent closed the pipe or is gone: nothing to tell
         try:
             env = make_env(seed, config)
+            serve: dict[str, Callable[[Any], Any]] = {
+                "step": lambda action: step_and_reset(env, action, with_terms),
+                "reset": lambda seed: env.reset(seed=seed),
+                "begin": lambda episode: env.reset(episode=episode),
+                "record": lambda _: env.record(),
+                "get_state": lambda _: env.get_state(),
+                "set_state": env.set_state,
+            }
             while True:
                 request, argument = pipe.recv()
-                if request == "step":
-                    answer: Any = step_and_reset(env, argument, with_terms)
-                else:
-                    answer = env.reset(seed=argument)
-                pipe.send((True, answer))
+                pipe.send((True, serve[request](argument)))
         except (EOFError, OSError):
             raise
         except Exception:
@@ -127,8 +165,9 @@ def _cause_of_death(worker: BaseProcess) -> str:
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return (
-        f"exited with code {code}. If this happened while the environments were made, guard your "
-        "script's entry with `if __name__ == '__main__':`, since workers import it"
+        f"exited with code {code}. If this happened while the environments were made: workers "
+        "import your script, so it must be a file with its entry guarded by "
+        "`if __name__ == '__main__':`"
     )
 
 
@@ -137,6 +176,8 @@ def _end(pipes: list[Connection], workers: list[BaseProcess]) -> None:
     for pipe in pipes:
         pipe.close()
     for worker in workers:
+        if worker.pid is None:  # never started
+            continue
         worker.join(_GRACE)
         if worker.is_alive():
             worker.kill()

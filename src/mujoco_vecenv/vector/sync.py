@@ -1,5 +1,6 @@
 """n reference environments, one after another in this process."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ from numpy.typing import NDArray
 from mujoco_vecenv.infos import Info
 from mujoco_vecenv.microduck.actions import check_finite
 from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.microduck.draws import Episode
 from mujoco_vecenv.microduck.reference import MicroduckEnv
+from mujoco_vecenv.microduck.snapshots import EnvState
 
 StepResult = tuple[NDArray[np.float32], float, bool, Info]
 
@@ -29,6 +32,32 @@ class SyncEnvs:
     def observations(self) -> NDArray[np.float32]:
         """Return the (n, 48) observations of the present state."""
         return self._obs.copy()
+
+    def record(self) -> list[Episode]:
+        """Return what the running episodes drew."""
+        return [env.record() for env in self._envs]
+
+    def begin(self, episodes: Mapping[int, Episode]) -> NDArray[np.float32]:
+        """End some environments' episodes and begin given ones instead; return (n, 48)."""
+        for i, episode in episodes.items():
+            self._obs[i] = self._envs[i].reset(episode=episode)
+        return self._obs.copy()
+
+    def get_states(self) -> list[EnvState]:
+        """Return all that decides how each environment goes on."""
+        return [env.get_state() for env in self._envs]
+
+    def set_states(self, states: list[EnvState]) -> NDArray[np.float32]:
+        """Go on from states; return the (n, 48) observations last returned there."""
+        self._obs = np.stack(
+            [env.set_state(state) for env, state in zip(self._envs, states, strict=True)]
+        )
+        return self._obs.copy()
+
+    @property
+    def nstate(self) -> int:
+        """Length of an environment's state of physics."""
+        return len(self._envs[0].get_state().physics)
 
     def step(self, actions: NDArray[np.float64]) -> tuple[Any, Any, Any, list[Info]]:
         """Step every environment and begin a new episode where one ends."""

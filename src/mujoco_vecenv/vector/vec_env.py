@@ -1,18 +1,22 @@
 """The vector environment that training scripts use, whatever runs behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mujoco_vecenv.checks import check_choice, check_integer, check_switch
 from mujoco_vecenv.engine.budget import choose_threads
 from mujoco_vecenv.infos import Info
 from mujoco_vecenv.microduck.actions import as_actions
 from mujoco_vecenv.microduck.batch import BatchEnvs
-from mujoco_vecenv.microduck.config import MicroduckConfig, check_choice, check_integer
+from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.microduck.draws import Episode
+from mujoco_vecenv.microduck.episodes import check_episode
 from mujoco_vecenv.microduck.layout import ACTIONS
+from mujoco_vecenv.microduck.snapshots import EnvState, Snapshot, pack, unpack
 from mujoco_vecenv.vector.process import ProcessEnvs
 from mujoco_vecenv.vector.sync import SyncEnvs
 
@@ -37,6 +41,22 @@ class Backend(Protocol):
     ) -> tuple[Observations, Rewards, Dones, Sequence[Info]]:
         """Step every environment and begin a new episode where one ends."""
 
+    def record(self) -> list[Episode]:
+        """Return what the running episodes drew."""
+
+    def begin(self, episodes: Mapping[int, Episode]) -> Observations:
+        """End some environments' episodes and begin given ones instead."""
+
+    def get_states(self) -> list[EnvState]:
+        """Return all that decides how each environment goes on."""
+
+    def set_states(self, states: list[EnvState]) -> Observations:
+        """Go on from states."""
+
+    @property
+    def nstate(self) -> int:
+        """Length of an environment's state of physics."""
+
     def close(self) -> object:
         """Release what the garbage collector does not."""
 
@@ -52,15 +72,19 @@ class VecEnv:
         seed: seed of environment 0, not negative.
         with_terms: put the reward's weighted terms into the infos, as `terms`.
         backend: "batch" steps all of them on threads in compiled code; "process" runs a reference
-            in a worker process each; "sync" runs references one after another.
+            in a worker process each, which imports your script, so guard its entry with
+            `if __name__ == "__main__":`; "sync" runs references one after another.
         threads: threads of the batch backend; None for the smaller of n and what the machine and
-            MUJOCO_VECENV_MAX_THREADS allow. The other backends have no use for it.
+            MUJOCO_VECENV_MAX_THREADS allow. The other backends check it and have no use for it.
         allow_overcommit: accept more threads than that.
-        **env_keywords: attributes of `MicroduckConfig`: variant, episode_steps, reward …
+        **env_keywords: attributes of `mujoco_vecenv.MicroduckConfig`: variant, episode_steps,
+            action_scale, n_pushes, push_speed, init_noise, reward, latency, sensor_noise, dr,
+            assets_dir.
 
     Raises:
         TypeError, ValueError: a value is of the wrong type or outside its range, or a keyword is
             unknown. The message names it.
+        FileNotFoundError: the assets folder lacks the variant's file.
         ModelError: the model lacks something the task needs.
 
     Example:
@@ -87,9 +111,10 @@ class VecEnv:
         check_choice("backend", backend, BACKENDS)
         self.n = check_integer("n", n, 1)
         seed = check_integer("seed", seed, 0)
+        with_terms = check_switch("with_terms", with_terms)
         self.backend = backend
         self.threads = choose_threads(self.n, threads, allow_overcommit)
-        self.config: MicroduckConfig = MicroduckConfig.from_keywords(
+        self.config = MicroduckConfig.from_keywords(
             env_keywords,
             also=("n", "seed", "with_terms", "backend", "threads", "allow_overcommit"),
         )
@@ -103,21 +128,89 @@ class VecEnv:
         else:
             self._envs = SyncEnvs(self.n, seed, self.config, with_terms)
 
-    def reset(self, seed: int | None = None) -> Observations:
-        """Return the present observations, or begin anew from a seed.
+    def reset(
+        self,
+        seed: int | None = None,
+        episodes: Sequence[Episode] | Mapping[int, Episode] | None = None,
+    ) -> Observations:
+        """Return the present observations, begin anew from a seed, or run recorded episodes.
 
         Args:
             seed: seeds environment i with `seed + i` and begins its first episode. None draws
                 nothing and changes nothing.
+            episodes: recorded episodes to begin instead, one for each environment, or a mapping
+                from some environments to theirs. Once they end, drawing goes on as usual.
 
         Returns:
             (n, 48) float32 observations.
+
+        Raises:
+            RuntimeError: the environments are closed.
+            TypeError, ValueError: an argument does not fit; nothing has changed.
         """
-        if self._envs is None:
-            raise self._closed()
-        if seed is None:
-            return self._envs.observations()
-        return self._envs.reset(check_integer("seed", seed, 0))
+        envs = self._open()
+        if seed is not None:
+            seed = check_integer("seed", seed, 0)
+        checked = self._check_episodes(episodes) if episodes is not None else {}
+        if seed is not None:
+            envs.reset(seed)
+        return envs.begin(checked) if checked else envs.observations()
+
+    def _check_episodes(
+        self, episodes: Sequence[Episode] | Mapping[int, Episode]
+    ) -> dict[int, Episode]:
+        if not isinstance(episodes, Mapping):
+            episodes = dict(enumerate(episodes))
+            if len(episodes) != self.n:
+                raise ValueError(
+                    f"episodes: {len(episodes)} given for {self.n} environments; pass a mapping "
+                    "from environment to episode to begin only some"
+                )
+        for i, episode in episodes.items():
+            if not 0 <= check_integer("episodes: environment", i) < self.n:
+                raise ValueError(f"episodes: environment {i} is not within 0 … {self.n - 1}")
+            check_episode(episode, self.config, f"episodes[{i}]")
+        return {int(i): episode for i, episode in episodes.items()}
+
+    def record(self) -> list[Episode]:
+        """Return what the running episode of each environment drew.
+
+        An episode is a value: `reset(episodes=…)` runs it again on any backend, and
+        `microduck.episodes.save_recording` writes it to a file together with the actions taken.
+
+        Raises:
+            RuntimeError: the environments are closed.
+        """
+        return self._open().record()
+
+    def get_state(self) -> Snapshot:
+        """Return everything that decides how the environments go on.
+
+        Returns:
+            Arrays by name, with a row per environment, and a header. `numpy.savez(file, **state)`
+            writes it, and what `numpy.load(file)` returns goes back into `set_state`.
+
+        Raises:
+            RuntimeError: the environments are closed.
+        """
+        return pack(self._open().get_states(), self.config)
+
+    def set_state(self, state: Mapping[str, Any]) -> Observations:
+        """Go on from a snapshot, taken from any backend, to the last bit.
+
+        Args:
+            state: what `get_state` returned.
+
+        Returns:
+            (n, 48) float32, the observations last returned there.
+
+        Raises:
+            RuntimeError: the environments are closed.
+            TypeError, ValueError: the snapshot is of other environments, of another version, or
+                damaged. The message names what does not fit, and nothing has changed.
+        """
+        envs = self._open()
+        return envs.set_states(unpack(state, self.n, self.config, envs.nstate))
 
     def step(self, actions: ArrayLike) -> tuple[Observations, Rewards, Dones, Sequence[Info]]:
         """Step every environment for one control step of 0.02 s.
@@ -133,9 +226,10 @@ class VecEnv:
             observations: (n, 48) float32.
             rewards: (n,) float64.
             done: (n,) bool.
-            infos: a mapping per environment: trunk_height (m), upright_cos, fallen, pushed, t,
-                truncated, terminated, reward (its version), with_terms also terms, and where the
-                episode ended terminal_obs. The batch backend builds a mapping when it is read.
+            infos: a mapping per environment: trunk_height (m), upright_cos, fallen (trunk below
+                4 cm, which a robot lying on its battery is not), pushed, t, truncated,
+                terminated, reward (its version), with_terms also terms, and where the episode
+                ended terminal_obs. The batch backend builds a mapping when it is read.
 
         Raises:
             RuntimeError: the environments are closed, as they are after a step that failed.
@@ -143,9 +237,7 @@ class VecEnv:
             WorkerError: a worker of the process backend failed or died.
             PhysicsError: MuJoCo raised in some environments of the batch backend.
         """
-        envs = self._envs
-        if envs is None:
-            raise self._closed()
+        envs = self._envs or self._open()
         array = as_actions(actions, self._shape)
         try:
             return envs.step(array)
@@ -163,8 +255,10 @@ class VecEnv:
         if envs is not None:
             envs.close()
 
-    def _closed(self) -> RuntimeError:
-        return RuntimeError(f"this VecEnv is closed{self._why_closed}: make a new one to go on")
+    def _open(self) -> Backend:
+        if self._envs is None:
+            raise RuntimeError(f"this VecEnv is closed{self._why_closed}: make a new one to go on")
+        return self._envs
 
     def __enter__(self) -> "VecEnv":
         return self

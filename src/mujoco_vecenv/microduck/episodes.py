@@ -1,0 +1,203 @@
+"""Episodes as values: checked before they are injected, saved to a file, loaded from it."""
+
+import dataclasses
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mujoco_vecenv.checks import check_integer, check_switch
+from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.microduck.draws import Episode
+from mujoco_vecenv.microduck.layout import ACTIONS, NOISE
+from mujoco_vecenv.microduck.randomization import FACTORS, SERVO, DRConfig, Factors
+
+_FORMAT: Final = "mujoco-vecenv episode"
+_VERSION: Final = 1
+
+
+@dataclass
+class Recording:
+    """An episode with what is needed to run it again.
+
+    Attributes:
+        episode: what it drew.
+        config: the environment's configuration.
+        actions: (T, 14) the actions taken, T at most episode_steps; empty if they were not kept.
+    """
+
+    episode: Episode
+    config: MicroduckConfig
+    actions: NDArray[np.float64]
+
+
+def check_episode(episode: Episode, config: MicroduckConfig, name: str = "episode") -> None:
+    """Refuse an episode that no environment of this configuration can run.
+
+    Args:
+        episode: the episode.
+        config: the environment's configuration.
+        name: what the errors call it.
+
+    Raises:
+        TypeError, ValueError: a field is of the wrong type, length or range; the message names it.
+    """
+    if not isinstance(episode, Episode):
+        raise TypeError(f"{name} must be an Episode, got {episode!r}")
+    steps = config.episode_steps
+    latency = check_integer(f"{name}.latency", episode.latency, 0)
+    if latency >= steps:
+        raise ValueError(f"{name}.latency={latency} must be below episode_steps={steps}")
+    check_switch(f"{name}.sensor_noise", episode.sensor_noise)
+    _check_array(f"{name}.angles", episode.angles, (ACTIONS,))
+    _check_array(f"{name}.velocities", episode.velocities, (ACTIONS,))
+    pushes = np.shape(episode.push_steps)
+    if len(pushes) != 1 or np.asarray(episode.push_steps).dtype.kind != "i":
+        raise TypeError(f"{name}.push_steps must be a (k,) array of integers")
+    _check_array(f"{name}.push_velocity", episode.push_velocity, (*pushes, 2))
+    for before, after in zip(episode.push_steps, episode.push_steps[1:], strict=False):
+        if before >= after:
+            raise ValueError(f"{name}.push_steps must ascend, got {after} after {before}")
+    for step in episode.push_steps:
+        if not 0 <= step < steps:
+            raise ValueError(f"{name}.push_steps must be within 0 … {steps - 1}, got {step}")
+    if episode.noise is not None:
+        if not episode.sensor_noise:
+            raise ValueError(f"{name}.noise is given, but {name}.sensor_noise is False")
+        _check_array(f"{name}.noise", episode.noise, (steps + 1, NOISE))
+    if episode.factors is not None:
+        _check_factors(f"{name}.factors", episode.factors)
+
+
+def _check_array(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    array = np.asarray(value)
+    if array.dtype != np.float64 or array.shape != shape:
+        raise ValueError(
+            f"{name} must be float64 of shape {shape}, got {array.dtype} of {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
+        raise ValueError(f"{name} must be finite, got {array[where]} at {where}")
+
+
+def _check_factors(name: str, factors: Factors) -> None:
+    if not isinstance(factors, Factors):
+        raise TypeError(f"{name} must be Factors or None, got {factors!r}")
+    if factors.servo is not None:
+        _check_array(f"{name}.servo", factors.servo, (len(SERVO),))
+        for parameter, value in zip(SERVO, factors.servo, strict=True):
+            if value < 0:
+                raise ValueError(f"{name}.servo: {parameter} must be 0 or more, got {value}")
+    for field, least in (("mass_scale", 0.0), ("floor_friction", None)):
+        value = getattr(factors, field)
+        if value is None:
+            continue
+        if not np.isfinite(value) or value < 0 or value == least:
+            raise ValueError(f"{name}.{field} must be finite and positive, got {value!r}")
+
+
+def save_recording(path: str | Path, recording: Recording) -> None:
+    """Write a recording to a file that loads without running code (.npz).
+
+    Raises:
+        TypeError, ValueError: the episode or the actions do not fit the configuration.
+    """
+    episode, config = recording.episode, recording.config
+    check_episode(episode, config)
+    actions = _check_actions(recording.actions, config)
+    header = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "mujoco": mujoco.__version__,
+        "config": plain_config(config),
+        "latency": int(episode.latency),
+        "sensor_noise": bool(episode.sensor_noise),
+    }
+    arrays: dict[str, Any] = {
+        "angles": episode.angles,
+        "velocities": episode.velocities,
+        "push_steps": episode.push_steps,
+        "push_velocity": episode.push_velocity,
+        "actions": actions,
+    }
+    if episode.noise is not None:
+        arrays["noise"] = episode.noise
+    if episode.factors is not None:
+        arrays["factors"] = episode.factors.as_vector()
+    with open(path, "wb") as file:
+        np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+
+
+def load_recording(path: str | Path) -> Recording:
+    """Read a recording.
+
+    The models are those packaged here, or those of MUJOCO_VECENV_ASSETS.
+
+    Raises:
+        ValueError: the file is no recording, of another version, or damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+        header = json.loads(str(arrays.pop("header")))
+        kind, version = header["format"], header["version"]
+    except (ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path} is no recorded episode, or it is damaged: {error}") from error
+    if kind != _FORMAT or version != _VERSION:
+        raise ValueError(
+            f"{path} is a {kind!r} of version {version}; expected {_FORMAT!r} of version {_VERSION}"
+        )
+    try:
+        config = _config(header["config"])
+        factors = arrays.get("factors")
+        if factors is not None:
+            _check_shape(factors, (FACTORS,))
+        episode = Episode(
+            None if factors is None else Factors.from_vector(factors),
+            header["latency"],
+            arrays["angles"],
+            arrays["velocities"],
+            arrays["push_steps"],
+            arrays["push_velocity"],
+            header["sensor_noise"],
+            arrays.get("noise"),
+        )
+        check_episode(episode, config)
+        actions = _check_actions(arrays["actions"], config)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    return Recording(episode, config, actions)
+
+
+def plain_config(config: MicroduckConfig) -> dict[str, Any]:
+    """Return a configuration as JSON's values, but for where its models lie on this machine."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    del plain["assets_dir"]
+    return plain
+
+
+def _config(plain: dict[str, Any]) -> MicroduckConfig:
+    """Return the configuration that `plain_config` made plain."""
+    dr = plain.pop("dr")
+    return MicroduckConfig.from_keywords(plain | {"dr": None if dr is None else DRConfig(**dr)})
+
+
+def _check_actions(actions: ArrayLike, config: MicroduckConfig) -> NDArray[np.float64]:
+    array = np.asarray(actions, np.float64).reshape(-1, ACTIONS)
+    if len(array) > config.episode_steps:
+        raise ValueError(
+            f"actions: {len(array)} are more than episode_steps={config.episode_steps}"
+        )
+    if not np.isfinite(array).all():
+        raise ValueError("actions must be finite")
+    return array
+
+
+def _check_shape(array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise ValueError(f"factors must have shape {shape}, got {array.shape}")
