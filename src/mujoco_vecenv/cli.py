@@ -2,31 +2,28 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich import box
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
-from mujoco_vecenv import __version__, bench, contract, machine, replay
+from mujoco_vecenv import __version__, contract, machine, replay
+from mujoco_vecenv.bench import cli as bench
+from mujoco_vecenv.bench import kinds
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
 from mujoco_vecenv.microduck.episodes import load_recording
 from mujoco_vecenv.microduck.randomization import SERVO
-from mujoco_vecenv.microduck.rewards import REWARDS
-
-console = Console()
+from mujoco_vecenv.terminal import (
+    console,
+    new_file,
+    positive_integer,
+    print_facts,
+    progress_bar,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,86 +53,41 @@ def _parser() -> argparse.ArgumentParser:
         "contract", help="prove that the batch backend equals the reference to the last bit"
     )
     contract_.add_argument(
-        "--episodes", type=_positive_integer, default=3, help="whole episodes per case (default: 3)"
+        "--episodes", type=positive_integer, default=3, help="whole episodes per case (default: 3)"
     )
-    contract_.add_argument("--json", type=_new_file, help="also write the result to this file")
+    contract_.add_argument("--json", type=new_file, help="also write the result to this file")
     contract_.set_defaults(run=_contract)
 
-    bench_ = commands.add_parser("bench", help="measure speed, contestants taking turns")
-    kinds = bench_.add_subparsers(dest="kind", required=True)
-    layers = kinds.add_parser(
-        "layers", help="bare mj_step, mujoco.batch alone, and the whole environment"
-    )
-    layers.add_argument(
-        "--n", type=_positive_integer, nargs="+", default=[8, 64], help="environments (8 64)"
-    )
-    layers.add_argument(
-        "--threads", type=_positive_integer, nargs="+", default=[1, 2], help="threads (1 2)"
-    )
-    compare = kinds.add_parser("compare", help="the backends process, batch and sync")
-    compare.add_argument(
-        "--workers",
-        type=_positive_integer,
-        nargs="+",
-        default=[1, 2, 8],
-        help="environments, which are as many workers of the process backend (1 2 8)",
-    )
-    for kind in (layers, compare):
-        kind.add_argument(
-            "--rounds", type=_positive_integer, default=9, help="counted windows of each (9)"
-        )
-        kind.add_argument("--variant", choices=SCENES, default="groundcontact", help="the model")
-        kind.add_argument("--reward", choices=REWARDS, default="v2", help="its version (v2)")
-        kind.add_argument("--json", type=_new_file, help="also write the result to this file")
-    layers.set_defaults(run=_bench_layers)
-    compare.set_defaults(run=_bench_compare)
-    scale = kinds.add_parser("scale", help="construction time, memory and rate of many")
-    scale.add_argument("--n", type=_positive_integer, default=4096)
-    scale.set_defaults(run=_bench_scale)
+    bench.add_parser(commands)
 
     replay_ = commands.add_parser(
         "replay", help="run a recorded episode again on the reference, and show its trajectory"
     )
     replay_.add_argument("file", type=Path, help="what save_recording wrote")
     replay_.add_argument(
-        "--every", type=_positive_integer, default=10, help="control steps between rows"
+        "--every", type=positive_integer, default=10, help="control steps between rows"
     )
-    replay_.add_argument(
-        "--plot", type=_new_file, help="the PNG to draw (default: beside the file)"
-    )
+    replay_.add_argument("--plot", type=new_file, help="the PNG to draw (default: beside the file)")
     replay_.set_defaults(run=_replay)
 
     render = commands.add_parser("render", help="draw the robot in STAND to a PNG file")
-    render.add_argument("file", type=_new_file, help="the PNG to write")
+    render.add_argument("file", type=new_file, help="the PNG to write")
     render.add_argument("--variant", choices=SCENES, default="groundcontact")
     render.set_defaults(run=_render)
     return parser
 
 
-def _positive_integer(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be an integer of 1 or more, got {text!r}")
-    return int(text)
-
-
-def _new_file(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a file in a folder that exists")
-    return path
-
-
 def _contract(options: argparse.Namespace) -> int:
     report = _run_contract(contract.CASES, options.episodes)
     facts = machine.describe()
-    console.print(", ".join(f"{name} {value}" for name, value in facts.items()), style="dim")
+    print_facts(facts)
     if options.json:
         _write_json(options.json, report.as_json() | {"machine": facts})
     return 0 if report.equal else 1
 
 
 def _run_contract(cases: Sequence[contract.Case], episodes: int) -> contract.Report:
-    with _progress("env-steps") as progress:
+    with progress_bar("env-steps") as progress:
         steps = sum(MicroduckConfig(**case.keywords).episode_steps * episodes for case in cases)
         bar = progress.add_task("contract", total=steps)
         report = contract.run_contract(cases, episodes, lambda done: progress.advance(bar, done))
@@ -181,92 +133,14 @@ def _run_contract(cases: Sequence[contract.Case], episodes: int) -> contract.Rep
     return report
 
 
-def _bench_layers(options: argparse.Namespace) -> int:
-    config = MicroduckConfig(variant=options.variant, reward=options.reward)
-    results: list[dict[str, Any]] = []
-    table = Table(title="env-steps/s, medians of windows taken in turns")
-    for column in ("n", "threads", "bare", "engine", "env", "env/engine", "env/bare"):
-        table.add_column(column, justify="right")
-    for n in options.n:
-        for threads in options.threads:
-            windows = bench.layer_windows(n, threads, config)
-            m = _take_turns(f"n={n}, {threads} threads", windows, options.rounds)
-            results.append({"n": n, "threads": threads, "seconds": m.seconds})
-            table.add_row(
-                str(n),
-                str(threads),
-                *(f"{m.rate(name):,.0f}" for name in windows),
-                f"{m.ratio('env', 'engine'):.3f}",
-                f"{m.ratio('env', 'bare'):.3f}",
-            )
-    console.print(table)
-    return _finish_bench(options, results)
-
-
-def _bench_compare(options: argparse.Namespace) -> int:
-    config = MicroduckConfig(variant=options.variant, reward=options.reward)
-    results = []
-    for n in options.workers:
-        m = _compare_backends(n, config, ("process", "batch", "sync"), options.rounds)
-        results.append({"n": n, "seconds": m.seconds})
-    return _finish_bench(options, results)
-
-
-def _compare_backends(
-    n: int, config: MicroduckConfig, backends: tuple[str, ...], rounds: int
-) -> bench.Measurement:
-    with ExitStack() as stack:
-        windows = bench.backend_windows(n, config, backends, stack)
-        m = _take_turns(f"{n} environments", windows, rounds)
-    table = Table(title=f"{n} environments, env-steps/s, medians of windows taken in turns")
-    for name in backends:
-        table.add_column(name, justify="right")
-    table.add_column("batch/process", justify="right")
-    table.add_row(
-        *(f"{m.rate(name):,.0f}" for name in backends), f"{m.ratio('batch', 'process'):.2f}"
-    )
-    console.print(table)
-    return m
-
-
-def _take_turns(
-    name: str, windows: dict[str, tuple[bench.Window, int]], rounds: int
-) -> bench.Measurement:
-    with _progress("windows") as progress:
-        bar = progress.add_task(name, total=(rounds + 1) * len(windows))
-        for measurement in bench.take_turns(windows, rounds):  # noqa: B007, the last is returned
-            progress.advance(bar)
-    return measurement
-
-
-def _finish_bench(options: argparse.Namespace, results: list[dict[str, Any]]) -> int:
-    facts = machine.describe()
-    console.print(", ".join(f"{name} {value}" for name, value in facts.items()), style="dim")
-    if options.json:
-        _write_json(
-            options.json,
-            {"command": ["mjvec", *sys.argv[1:]], "machine": facts, "results": results},
-        )
-    return 0
-
-
-def _bench_scale(options: argparse.Namespace) -> int:
-    result = bench.scale(options.n)
-    table = Table(title=f"{options.n} environments")
-    for name in result:
-        table.add_column(name, justify="right")
-    table.add_row(*(f"{value:,.2f}" for value in result.values()))
-    console.print(table)
-    return 0
-
-
 def _demo(options: argparse.Namespace) -> int:
     console.rule("1. The batch backend is the reference, to the last bit")
     report = _run_contract(contract.CASES, 1)
     if not report.equal:
         return 1
     console.rule("2. And it is faster than a process per environment")
-    _compare_backends(8, MicroduckConfig(reward="v2"), ("process", "batch"), 9)
+    settings = {"workers": [8], "rounds": 7, "seconds": 1.0}
+    bench.run_kind("compare", kinds.compare, MicroduckConfig(reward="v2"), settings)
     console.rule()
     console.print(
         "Next: put VecEnv into your own training script; README.md shows it in five lines."
@@ -322,18 +196,6 @@ def _render(options: argparse.Namespace) -> int:
     render.save_png(options.file, render.portrait(MicroduckConfig(variant=options.variant)))
     console.print(f"wrote {options.file}")
     return 0
-
-
-def _progress(unit: str) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ def as_actions(actions: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64
         TypeError: not real numbers.
         ValueError: another shape.
     """
-    array = np.asarray(actions)
+    array = actions if isinstance(actions, np.ndarray) else np.asarray(actions)
     if array.dtype is _FLOAT64 and array.shape == shape and array.flags.c_contiguous:
         return array  # the common case, at little cost
     if array.dtype.kind not in _REAL:

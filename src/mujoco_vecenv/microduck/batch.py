@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, overload
 
 import mujoco
@@ -20,6 +21,10 @@ from mujoco_vecenv.microduck.randomization import DomainRandomizer, DRConfig, Fa
 from mujoco_vecenv.microduck.rewards import HEIGHT_WIDTH, REWARDS
 from mujoco_vecenv.microduck.robot import ModelError, Robot, scene_path
 from mujoco_vecenv.microduck.snapshots import EnvState, rng_words, set_rng
+
+# Looked up at every step, as objects: numpy takes a while to see what dtype a type stands for.
+_BOOL: Final = np.dtype(np.bool_)
+_FLOAT32: Final = np.dtype(np.float32)
 
 _NOT_BEGUN: Final = Episode(
     None, 0, np.zeros(0), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, 2)), False
@@ -48,6 +53,8 @@ class BatchEnvs:
         self._sims = sims = Simulations(lean, n, threads, robot.stand)
         self._all = np.arange(n)
         self._weights = np.array(list(REWARDS[config.reward].values()))
+        self._obs_shape = (n, OBSERVATIONS)
+        self._facts_shape = (n, len(self._weights) + 4)
         self._rngs = [np.random.default_rng() for _ in range(n)]
 
         # The running episodes.
@@ -102,7 +109,7 @@ class BatchEnvs:
 
     def observations(self) -> NDArray[np.float32]:
         """Return the (n, 48) observations of the present state."""
-        obs = np.empty((self.n, OBSERVATIONS), np.float32)
+        obs = np.empty(self._obs_shape, _FLOAT32)
         kernels.observe(*self._observe_inputs, self._all, obs)
         return obs
 
@@ -125,9 +132,9 @@ class BatchEnvs:
         if not kernels.begin_step(*self._begin_inputs, actions):
             check_finite(actions)
         rewards = np.empty(n)
-        done = np.empty(n, np.bool_)
-        facts = np.empty((n, len(self._weights) + 4))
-        obs = np.empty((n, OBSERVATIONS), np.float32)
+        done = np.empty(n, _BOOL)
+        facts = np.empty(self._facts_shape)
+        obs = np.empty(self._obs_shape, _FLOAT32)
         self._sims.step(SUBSTEPS)
         infos = StepInfos(self, facts)
         if kernels.finish_step(*self._finish_inputs, rewards, done, facts, obs):
@@ -300,12 +307,13 @@ class StepInfos(Sequence[Info]):
         terminal_obs: environment to the last observation of the episode that this step ended.
     """
 
+    # Set only where there is something to say: most steps' infos are never looked at.
+    terminal_obs: Mapping[int, NDArray[np.float32]] = MappingProxyType({})
+    _made: dict[int, Info] | None = None
+
     def __init__(self, envs: BatchEnvs, facts: NDArray[np.float64]):
-        self._reward = envs.config.reward
-        self._with_terms = envs.with_terms
+        self._envs = envs
         self._facts = facts
-        self._made: dict[int, Info] | None = None
-        self.terminal_obs: dict[int, NDArray[np.float32]] = {}
 
     def __len__(self) -> int:
         return len(self._facts)
@@ -334,8 +342,9 @@ class StepInfos(Sequence[Info]):
         *terms, height, upright, pushed, t = self._facts[i].tolist()
         done = i in self.terminal_obs
         info: Info = {}
-        if self._with_terms:
-            info["terms"] = dict(zip(REWARDS[self._reward], terms, strict=True))
+        reward = self._envs.config.reward
+        if self._envs.with_terms:
+            info["terms"] = dict(zip(REWARDS[reward], terms, strict=True))
         info |= {
             "trunk_height": height,
             "upright_cos": upright,
@@ -344,7 +353,7 @@ class StepInfos(Sequence[Info]):
             "t": int(t),
             "truncated": done,
             "terminated": False,
-            "reward": self._reward,
+            "reward": reward,
         }
         if done:
             info["terminal_obs"] = self.terminal_obs[i]

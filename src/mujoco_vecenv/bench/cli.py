@@ -1,0 +1,194 @@
+"""`mjvec bench …`."""
+
+import argparse
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress, TaskID
+
+from mujoco_vecenv.bench import kinds, record, report
+from mujoco_vecenv.bench.windows import MODES
+from mujoco_vecenv.engine.budget import thread_budget
+from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
+from mujoco_vecenv.microduck.rewards import REWARDS
+from mujoco_vecenv.terminal import (
+    console,
+    new_file,
+    positive_integer,
+    positive_seconds,
+    print_facts,
+    progress_bar,
+)
+
+Kind = Callable[..., None]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command `bench` to the parser's commands."""
+    bench = commands.add_parser("bench", help="measure speed, contestants taking turns")
+    kind = bench.add_subparsers(dest="kind", required=True)
+
+    sweep = _kind(kind, "sweep", kinds.sweep, "one mode over numbers of threads")
+    _numbers(sweep, "--threads", [1, 2], "threads of each row")
+    _numbers(sweep, "--n", [64], "environments of each row")
+    sweep.add_argument("--mode", choices=MODES, default="env", help="what is timed (env)")
+    _seconds(sweep, "--seconds", 20.0, "least length of a row's window")
+    _seconds(sweep, "--ref-seconds", 10.0, "least length of a reference window")
+
+    layers = _kind(kind, "layers", kinds.layers, "bare, engine and env in turns")
+    _numbers(layers, "--n", [8, 64], "environments of each row")
+    _numbers(layers, "--threads", [1, 2], "threads of each row")
+    _rounds(layers)
+
+    sustained = _kind(kind, "sustained", kinds.sustained, "window after window without a pause")
+    _number(sustained, "--threads", thread_budget()[0], "threads")
+    _number(sustained, "--n", 64, "environments")
+    _number(sustained, "--windows", 18, "windows")
+    _seconds(sustained, "--seconds", 20.0, "least length of a window")
+
+    compare = _kind(kind, "compare", kinds.compare, "process, batch and sync in turns")
+    _numbers(compare, "--workers", [1, 2, 8], "environments, a worker process each")
+    _rounds(compare)
+
+    randomization = _kind(
+        kind, "randomization", kinds.randomization, "what noise and physics of one's own cost"
+    )
+    _number(randomization, "--threads", thread_budget()[0], "threads")
+    _number(randomization, "--n", 64, "environments")
+    _rounds(randomization)
+
+    scale = _kind(kind, "scale", kinds.scale, "rate, overhead and memory of few to many")
+    _numbers(scale, "--n", [1, 8, 64, 512, 4096], "environments of each row")
+
+    profile = _kind(kind, "profile", kinds.profile, "where one step goes")
+    _numbers(profile, "--n", [8, 64], "environments of each row")
+    _numbers(profile, "--threads", [1], "threads of each row")
+    _number(profile, "--steps", 1000, "steps to look into")
+
+    for name in ("sweep", "layers", "sustained"):
+        kind.choices[name].add_argument(
+            "--allow-overcommit", action="store_true", help="accept more threads than CPUs"
+        )
+
+    show = kind.add_parser("show", help="print saved runs, and compare two")
+    show.add_argument("files", type=Path, nargs="+", help="JSON files of runs")
+    show.set_defaults(run=_show)
+
+
+def run_kind(
+    name: str,
+    measure: Kind,
+    config: MicroduckConfig,
+    settings: dict[str, Any],
+    out: Path | None = None,
+    strict: bool = False,
+) -> int:
+    """Run a benchmark; print its tables, and write its record and plot.
+
+    Ctrl-C ends it early: what it has is printed and written all the same.
+
+    Args:
+        name: its name.
+        measure: the function of `kinds`.
+        config: the environments' configuration.
+        settings: the function's keywords.
+        out: the JSON file to write, with a PNG beside it; None writes nothing.
+        strict: refuse to start on a busy machine.
+
+    Returns:
+        The exit status.
+    """
+    shown = {"variant": config.variant, "reward": config.reward, **settings}
+    with progress_bar("windows") as display:
+        run = record.Run(name, shown, _Bar(display, name), strict)
+        try:
+            measure(run, config, **settings)
+            complete = True
+        except KeyboardInterrupt:
+            complete = False
+    result = run.finish(complete)
+    _print(result)
+    if out is not None:
+        record.write(result, out)
+        console.print(f"wrote {out}", highlight=False)
+        try:
+            report.plot(result, out.with_suffix(".png"))
+        except ImportError:
+            console.print("no plot: pip install 'mujoco-vecenv[plot]'", markup=False)
+    return 0 if complete else 130
+
+
+class _Bar:
+    """A run's progress as a bar."""
+
+    def __init__(self, display: Progress, name: str):
+        self._display = display
+        self._task: TaskID = display.add_task(name, total=None)
+
+    def expect(self, windows: int) -> None:
+        self._display.update(self._task, total=windows)
+
+    def advance(self) -> None:
+        self._display.advance(self._task)
+
+
+def _kind(kinds_: Any, name: str, measure: Kind, help_: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds_.add_parser(name, help=help_)
+    parser.add_argument("--variant", choices=SCENES, default="groundcontact", help="the model")
+    parser.add_argument("--reward", choices=REWARDS, default="v2", help="its version (v2)")
+    parser.add_argument("--out", type=new_file, help="JSON to write (runs/bench-…); PNG beside it")
+    parser.add_argument("--strict", action="store_true", help="refuse to start if CPUs are busy")
+    parser.set_defaults(run=_run, measure=measure)
+    return parser
+
+
+def _numbers(parser: argparse.ArgumentParser, name: str, default: list[int], help_: str) -> None:
+    shown = " ".join(map(str, default))
+    parser.add_argument(
+        name, type=positive_integer, nargs="+", default=default, help=f"{help_} ({shown})"
+    )
+
+
+def _number(parser: argparse.ArgumentParser, name: str, default: int, help_: str) -> None:
+    parser.add_argument(name, type=positive_integer, default=default, help=f"{help_} ({default})")
+
+
+def _seconds(parser: argparse.ArgumentParser, name: str, default: float, help_: str) -> None:
+    parser.add_argument(name, type=positive_seconds, default=default, help=f"{help_} ({default})")
+
+
+def _rounds(parser: argparse.ArgumentParser) -> None:
+    _number(parser, "--rounds", 9, "counted windows of each contestant")
+    _seconds(parser, "--seconds", 1.0, "least length of a window")
+
+
+def _run(options: argparse.Namespace) -> int:
+    others = {"command", "kind", "variant", "reward", "out", "strict", "run", "measure"}
+    settings = {name: value for name, value in vars(options).items() if name not in others}
+    config = MicroduckConfig(variant=options.variant, reward=options.reward)
+    out = options.out
+    if out is None:
+        out = Path("runs") / f"bench-{options.kind}-{datetime.now():%Y%m%d-%H%M%S}.json"
+    return run_kind(options.kind, options.measure, config, settings, out, options.strict)
+
+
+def _show(options: argparse.Namespace) -> int:
+    records = [record.read(path) for path in options.files]
+    for path, result in zip(options.files, records, strict=True):
+        console.rule(str(path))
+        console.print(result["command"], highlight=False)
+        _print(result)
+    if len(records) == 2:
+        console.rule("the second against the first")
+        console.print(report.comparison(*records))
+    return 0
+
+
+def _print(result: record.Record) -> None:
+    for table in report.tables(result):
+        console.print(table)
+    for line in report.summary(result):
+        console.print(line, style="yellow" if line.startswith("warning") else "", highlight=False)
+    print_facts(result["machine"])

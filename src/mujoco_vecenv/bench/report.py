@@ -1,0 +1,254 @@
+"""A record as tables and as a plot."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from mujoco_vecenv.bench import verdicts
+from mujoco_vecenv.bench.record import Record, rates
+
+CORES = (4, 8, 16, 32, 64)
+"""The numbers of cores for which Amdahl's law is worked out."""
+
+RATIOS = {
+    "layers": (("env", "engine"), ("env", "bare")),
+    "compare": (("batch", "process"), ("batch", "sync")),
+    "randomization": (("noise", "plain"), ("own physics", "shared physics")),
+}
+"""Kind to the pairs of contestants whose ratio it is about."""
+
+
+def tables(record: Record) -> list[Table]:
+    """Return the tables of a record."""
+    kind = record["kind"]
+    if kind in RATIOS:
+        return [_turns_table(record)]
+    makers: dict[str, Callable[[Record], list[Table]]] = {
+        "sweep": _sweep_tables,
+        "sustained": _sustained_tables,
+        "scale": _scale_tables,
+        "profile": _profile_tables,
+    }
+    if kind not in makers:
+        raise ValueError(f"unknown kind of benchmark {kind!r}")
+    return makers[kind](record)
+
+
+def summary(record: Record) -> list[str]:
+    """Return what a record says in words: verdicts first, then warnings."""
+    lines = []
+    if record["kind"] == "sweep" and record.get("reference"):
+        found = verdicts.reference_verdicts(rates(record["reference"])) or ["steady"]
+        lines.append(f"the reference was {' and '.join(found)}")
+    if record["kind"] == "sustained" and record["rows"]:
+        low, high, verdict = verdicts.plateau(rates(record["rows"][0]["windows"]["env"]))
+        lines.append(f"plateau {low:,.0f} to {high:,.0f} env-steps/s: {verdict}")
+    return lines + [f"warning: {warning}" for warning in record["warnings"]]
+
+
+def row_values(record: Record) -> dict[str, float]:
+    """Return the figures of a record by name, for comparing two records."""
+    values = {}
+    for row in record["rows"]:
+        where = f"n={row['n']}, threads={row['threads']}"
+        for name, windows in row.get("windows", {}).items():
+            if windows:
+                values[f"{name}, {where}, env-steps/s"] = statistics.median(rates(windows))
+        for name, other in RATIOS.get(record["kind"], ()):
+            if row["windows"][name] and row["windows"][other]:
+                values[f"{name} / {other}, {where}"] = _ratio(row, name, other)
+        for part, us in row.get("us", {}).items():
+            values[f"{part}, {where}, µs"] = us
+        for name in ("construction_s", "resident_mib", "env_steps_per_s"):
+            if name in row:
+                values[f"{name}, {where}"] = row[name]
+    return values
+
+
+def comparison(one: Record, other: Record) -> Table:
+    """Return a table of two records side by side."""
+    ours, theirs = row_values(one), row_values(other)
+    table = _table("", one["started"], other["started"], "second / first")
+    for name, value in ours.items():
+        if name in theirs:
+            ratio = theirs[name] / value if value else float("nan")
+            table.add_row(name, f"{value:,.4g}", f"{theirs[name]:,.4g}", f"{ratio:.3f}")
+    return table
+
+
+def plot(record: Record, path: Path) -> None:
+    """Draw a record to a PNG file, its warnings included."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
+    kind, rows = record["kind"], record["rows"]
+    if kind == "sustained":
+        for row in rows:
+            axes.plot(rates(row["windows"]["env"]), "o-", label="env")
+        axes.set_xlabel("window")
+    elif kind == "sweep":
+        labels = [f"n={row['n']}\n{row['threads']} threads" for row in rows]
+        mode = record["settings"]["mode"]
+        measured = [row["windows"][mode] for row in rows]
+        axes.bar(labels, [rates(w)[0] if w else 0.0 for w in measured], label=mode)
+        reference = rates(record["reference"])
+        axes.plot([k - 0.5 for k in range(len(reference))], reference, "k.--", label="reference")
+    elif kind == "scale":
+        axes.loglog([r["n"] for r in rows], [r["env_steps_per_s"] for r in rows], "o-")
+        axes.set_xlabel("environments")
+    elif kind == "profile":
+        _stack(axes, rows)
+    else:
+        _groups(axes, rows)
+    axes.set_ylabel("µs per step" if kind == "profile" else "env-steps/s")
+    axes.set_ylim(bottom=None if kind == "scale" else 0)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+    axes.set_title(f"{record['command']}\n{record['machine']['cpu']}", fontsize="medium")
+    if notes := summary(record):
+        figure.supxlabel("\n".join(notes), fontsize="small", color="firebrick")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def _stack(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
+    labels = [f"n={row['n']}\n{row['threads']} threads" for row in rows]
+    bottom = [0.0] * len(rows)
+    for part in ("kernels", "python", "draws"):
+        heights = [row["us"][part] for row in rows]
+        axes.bar(labels, heights, bottom=bottom, label=part)
+        bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+
+
+def _groups(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
+    names = list(rows[0]["windows"]) if rows else []
+    width = 0.8 / max(1, len(names))
+    for k, name in enumerate(names):
+        places = [r + k * width for r in range(len(rows))]
+        windows = [row["windows"][name] for row in rows]
+        axes.bar(
+            places,
+            [statistics.median(rates(w)) if w else 0.0 for w in windows],
+            width,
+            label=name,
+        )
+    axes.set_xticks(
+        [r + 0.4 - width / 2 for r in range(len(rows))],
+        [f"n={row['n']}\n{row['threads']} threads" for row in rows],
+    )
+
+
+def _ratio(row: dict[str, Any], name: str, other: str) -> float:
+    windows = row["windows"]
+    return verdicts.median_ratio(rates(windows[name]), rates(windows[other]))
+
+
+def _turns_table(record: Record) -> Table:
+    pairs = RATIOS[record["kind"]]
+    names = list(record["rows"][0]["windows"]) if record["rows"] else []
+    table = _table("n", "threads", *names, *(f"{a} /\n{b}" for a, b in pairs), "rounds")
+    table.title = "env-steps/s: medians of windows in turns, and medians of their ratios"
+    for row in record["rows"]:
+        windows = row["windows"]
+        rounds = min(len(windows[name]) for name in names)
+        if rounds:
+            table.add_row(
+                str(row["n"]),
+                str(row["threads"]),
+                *(f"{statistics.median(rates(windows[name])):,.0f}" for name in names),
+                *(f"{_ratio(row, a, b):.3f}" for a, b in pairs),
+                str(rounds),
+            )
+    return table
+
+
+def _sweep_tables(record: Record) -> list[Table]:
+    mode = record["settings"]["mode"]
+    table = _table("n", "threads", "env-steps/s", "per thread", "speed-up", "efficiency", "ref")
+    table.title = f"{mode}; speed-up over the mean of the one-thread references around each row"
+    reference = rates(record["reference"])
+    for k, row in enumerate(record["rows"]):
+        if not row["windows"][mode] or k + 1 >= len(reference):
+            continue
+        rate = rates(row["windows"][mode])[0]
+        around = (reference[k] + reference[k + 1]) / 2
+        table.add_row(
+            str(row["n"]),
+            str(row["threads"]),
+            f"{rate:,.0f}",
+            f"{rate / row['threads']:,.0f}",
+            f"{rate / around:.2f}",
+            f"{rate / around / row['threads']:.1%}",
+            f"{around:,.0f}",
+        )
+    return [table]
+
+
+def _sustained_tables(record: Record) -> list[Table]:
+    table = _table("window", "seconds", "env-steps/s")
+    for row in record["rows"]:
+        windows = row["windows"]["env"]
+        for k, (window, rate) in enumerate(zip(windows, rates(windows), strict=True)):
+            table.add_row(str(k + 1), f"{window['seconds']:.1f}", f"{rate:,.0f}")
+    return [table]
+
+
+def _scale_tables(record: Record) -> list[Table]:
+    measured = _table(
+        "n",
+        "env-steps/s",
+        "overhead\nµs/step",
+        "overhead\nµs/env",
+        "warm\nµs/step",
+        "resident\nMiB",
+        "construct\ns",
+    )
+    measured.title = "measured at full threads; overhead is a step's time beyond physics"
+    computed = _table("n", *(f"{cores} cores" for cores in CORES))
+    computed.title = "env-steps/s COMPUTED by Amdahl's law from one thread's µs, not measured"
+    for row in record["rows"]:
+        n, us = row["n"], row["us"]
+        overhead = us["step"] - us["physics"]
+        measured.add_row(
+            str(n),
+            f"{row['env_steps_per_s']:,.0f}",
+            f"{overhead:,.1f}",
+            f"{overhead / n:.2f}",
+            f"{us['warm'] + us['draws']:,.1f}",
+            f"{row['resident_mib']:,.0f}",
+            f"{row['construction_s']:.2f}",
+        )
+        computed.add_row(
+            str(n),
+            *(f"{verdicts.amdahl(overhead, us['physics'], n, cores):,.0f}" for cores in CORES),
+        )
+    return [measured, computed]
+
+
+def _profile_tables(record: Record) -> list[Table]:
+    parts = ("physics", "kernels", "python", "draws", "step")
+    table = _table("n", "threads", *parts, "beyond\nphysics", "the same,\nwarm")
+    table.title = "where one step goes, µs"
+    for row in record["rows"]:
+        us = row["us"]
+        beyond = us["step"] - us["physics"]
+        table.add_row(
+            str(row["n"]),
+            str(row["threads"]),
+            *(f"{us[part]:,.1f}" for part in parts),
+            f"{beyond:,.1f}",
+            f"{us['warm'] + us['draws']:,.1f}",
+        )
+    return [table]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table

@@ -1,0 +1,129 @@
+"""What is timed: windows in which a contestant steps all its environments through one episode.
+
+Every window begins with all robots standing and ends when their episodes do, so each contestant
+steps the same mix of standing, falling and lying robots, under the same random actions.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch
+from numpy.typing import NDArray
+
+from mujoco_vecenv.engine.lean import lean_model
+from mujoco_vecenv.microduck.config import SUBSTEPS, MicroduckConfig
+from mujoco_vecenv.microduck.layout import ACTIONS
+from mujoco_vecenv.microduck.randomization import SERVO_FITS, Factors
+from mujoco_vecenv.microduck.robot import Robot, scene_path
+from mujoco_vecenv.vector.vec_env import VecEnv
+
+Window = Callable[[], int]
+"""Steps a contestant's environments through one episode; returns the environment steps done."""
+
+MODES: Final = ("bare", "engine", "env")
+
+
+def random_actions(steps: int, n: int) -> NDArray[np.float64]:
+    """Return (steps, n, 14) uniform random actions in [-1, 1], the same at every call."""
+    return np.random.default_rng(0).uniform(-1, 1, (steps, n, ACTIONS))
+
+
+def mode_window(
+    mode: str, n: int, threads: int, config: MicroduckConfig, allow_overcommit: bool = False
+) -> Window:
+    """Return the window of one of the three layers.
+
+    Args:
+        mode: "bare" is ten mj_step on the full model for each environment in `threads` Python
+            threads; "engine" is mujoco.batch on the lean model with controls written each step,
+            and no task; "env" is the batch backend.
+        n: environments.
+        threads: threads.
+        config: the environments' configuration.
+        allow_overcommit: accept more threads than the machine has CPUs.
+    """
+    actions = random_actions(config.episode_steps, n)
+    if mode == "env":
+        envs = VecEnv(n, threads=threads, allow_overcommit=allow_overcommit, **vars(config))
+        return env_window(envs, actions)
+    path = scene_path(config)
+    robot = Robot(mujoco.MjModel.from_xml_path(str(path)), path)
+    targets = np.clip(robot.default + config.action_scale * actions, robot.lo, robot.hi)
+    return (_bare if mode == "bare" else _engine)(robot, targets, threads)
+
+
+def env_window(envs: VecEnv, actions: NDArray[np.float64]) -> Window:
+    """Return the window of a VecEnv, whose episodes must be as long as there are actions."""
+
+    def window() -> int:
+        for action in actions:
+            envs.step(action)
+        return len(actions) * envs.n
+
+    return window
+
+
+def carried_window(n: int, threads: int, config: MicroduckConfig, carried: bool) -> Window:
+    """Return a window of recorded episodes that carry their own physics, or share the model's.
+
+    The physics carried is the nominal one, so that both step the same states: what differs is the
+    cost of carrying it, not of stepping a heavier or stiffer robot.
+    """
+    envs = VecEnv(n, threads=threads, **vars(config))
+    actions = random_actions(config.episode_steps, n)
+    episodes = envs.record()
+    if carried:
+        nominal = Factors(np.array(SERVO_FITS["chosen_actuator"]), 1.0, 1.0)
+        for episode in episodes:
+            episode.factors = nominal
+    step = env_window(envs, actions)
+
+    def window() -> int:
+        envs.reset(episodes=episodes)
+        return step()
+
+    return window
+
+
+def _engine(robot: Robot, targets: NDArray[np.float64], threads: int) -> Window:
+    steps, n, _ = targets.shape
+    batch = Batch(lean_model(robot.model, robot.path), nsim=n, nthread=min(n, threads))
+    ctrl = batch.bind("ctrl")
+
+    def window() -> int:
+        batch.reset(keyframe=robot.stand)
+        for target in targets:
+            ctrl[:] = target
+            batch.step(nstep=SUBSTEPS)
+        return int(steps * n)
+
+    return window
+
+
+def _bare(robot: Robot, targets: NDArray[np.float64], threads: int) -> Window:
+    model = robot.model
+    steps, n, _ = targets.shape
+    datas = [mujoco.MjData(model) for _ in range(n)]
+
+    def loop(mine: range) -> None:
+        for i in mine:
+            mujoco.mj_resetDataKeyframe(model, datas[i], robot.stand)
+        for target in targets:
+            for i in mine:
+                datas[i].ctrl[:] = target[i]
+                mujoco.mj_step(model, datas[i], SUBSTEPS)
+
+    def window() -> int:
+        shares = [range(k, n, threads) for k in range(threads)]
+        workers = [threading.Thread(target=loop, args=(share,)) for share in shares[1:]]
+        for worker in workers:
+            worker.start()
+        loop(shares[0])
+        for worker in workers:
+            worker.join()
+        return int(steps * n)
+
+    return window

@@ -1,0 +1,65 @@
+"""What the commands share: the console, progress bars, the types of arguments."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+console: Final = Console()
+
+
+def progress_bar(unit: str) -> Progress:
+    """Return a progress display with the time left, which vanishes when it is done."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def positive_integer(text: str) -> int:
+    """Read a command line argument that is an integer of 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of 1 or more, got {text!r}")
+    return int(text)
+
+
+def positive_seconds(text: str) -> float:
+    """Read a command line argument that is a positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text!r}")
+    return value
+
+
+def new_file(text: str) -> Path:
+    """Read a command line argument that is a file to write, in a folder that exists."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file in a folder that exists")
+    return path
+
+
+def print_facts(facts: dict[str, str]) -> None:
+    """Print what the machine and its software are."""
+    for name, value in facts.items():
+        console.print(f"{name:>14}  {value}", style="dim", highlight=False)

@@ -1,0 +1,282 @@
+"""Benchmarks: arithmetic, verdicts and files. Never a speed."""
+
+import json
+
+import pytest
+
+from mujoco_vecenv import cli
+from mujoco_vecenv.bench import box, kinds, record, report, verdicts
+from mujoco_vecenv.bench.windows import MODES, carried_window, mode_window
+from mujoco_vecenv.microduck.config import MicroduckConfig
+
+TINY = MicroduckConfig(episode_steps=6, reward="v2")
+
+STEADY = [100.0, 101, 99, 100, 100, 101, 99, 100, 101, 100, 99, 100]
+DRIFTING = [100.0, 100, 99, 98, 97, 95, 93, 92, 91, 90, 89, 88]
+TRENDING = [100.0, 102.5, 105, 105, 105, 105, 105, 105, 105, 105, 105, 105]
+SCATTERED = [100.0, 92, 108, 94, 107, 91, 109, 92, 108, 93, 107, 92]
+
+
+class NoBar:
+    """A progress that keeps count."""
+
+    def __init__(self):
+        self.expected = self.done = 0
+
+    def expect(self, windows):
+        self.expected = windows
+
+    def advance(self):
+        self.done += 1
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.setattr(box.time, "sleep", lambda seconds: None)
+
+    def start(kind, **settings):
+        return record.Run(kind, settings, NoBar())
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        (STEADY, []),
+        (DRIFTING, ["unstable", "trending"]),
+        (TRENDING, ["trending"]),
+        ([100, 96.5, 94], ["trending"]),
+        ([100, 98, 97], []),
+        ([100, 104, 103, 105], []),
+        ([100, 100, 89], ["unstable"]),
+        ([100], []),
+    ],
+)
+def test_reference_verdicts(rates, expected):
+    assert verdicts.reference_verdicts(rates) == expected
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        (STEADY, (99, 101, "settled")),
+        (DRIFTING, (88, 91, "falling")),
+        (DRIFTING[::-1], (98, 100, "rising")),
+        (TRENDING, (105, 105, "settled")),
+        (SCATTERED, (92, 108, "scattered")),
+        ([100, 90], (90, 100, "too short")),
+        ([100, 90, 80, 70], (70, 90, "too short")),
+        ([], (0, 0, "too short")),
+    ],
+)
+def test_plateau(rates, expected):
+    assert verdicts.plateau(rates) == expected
+
+
+def test_ratios_are_medians_over_rounds():
+    assert verdicts.median_ratio([100, 200, 400], [100, 100, 100]) == 2
+    assert verdicts.median_ratio([100, 200, 900], [100, 100]) == 1.5
+
+
+def test_amdahl():
+    assert verdicts.amdahl(0, 1000, 8, 1) == 8000
+    assert verdicts.amdahl(100, 900, 8, 1) == 8000
+    assert verdicts.amdahl(100, 800, 8, 8) == 40_000
+    assert verdicts.amdahl(100, 800, 8, 64) == 40_000  # no more cores than environments
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_window_is_an_episode_of_every_environment(mode):
+    window = mode_window(mode, 3, 1, TINY)
+    assert window() == window() == 18
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_carried_windows(carried):
+    assert carried_window(2, 1, TINY, carried)() == 12
+
+
+def test_windows_run_at_least_as_long_as_asked(run):
+    run = run("layers")
+    timed = run.timed(lambda: 5, 0.02)
+    assert timed["seconds"] >= 0.02
+    assert timed["env_steps"] % 5 == 0
+    assert timed["env_steps"] > 5
+    assert run.timed(lambda: 5, 0.0)["env_steps"] == 5
+
+
+def test_contestants_take_turns_after_an_uncounted_round(run):
+    run, order = run("layers"), []
+    contestants = {name: lambda name=name: order.append(name) or 1 for name in "ab"}
+    run.take_turns({"n": 1, "threads": 1}, contestants, rounds=3, seconds=0.0)
+    assert order == ["a", "b", "a", "b", "b", "a", "a", "b"]
+    assert [len(w) for w in run.rows[0]["windows"].values()] == [3, 3]
+
+
+EVERY_KIND = {
+    "sweep": {
+        "threads": [1],
+        "n": [2],
+        "mode": "engine",
+        "seconds": 0.01,
+        "ref_seconds": 0.01,
+        "allow_overcommit": False,
+    },
+    "layers": {"threads": [1], "n": [2], "rounds": 2, "seconds": 0.01, "allow_overcommit": False},
+    "sustained": {
+        "threads": 1,
+        "n": 2,
+        "windows": 3,
+        "seconds": 0.01,
+        "allow_overcommit": False,
+    },
+    "compare": {"workers": [1, 2], "rounds": 2, "seconds": 0.01},
+    "randomization": {"threads": 1, "n": 2, "rounds": 2, "seconds": 0.01},
+    "scale": {"n": [1, 2]},
+    "profile": {"threads": [1], "n": [2], "steps": 20},
+}
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_every_kind_leaves_a_record_tables_and_a_plot(kind, run, tmp_path):
+    settings = EVERY_KIND[kind]
+    run = run(kind, **settings)
+    getattr(kinds, kind)(run, TINY, **settings)
+    assert run.progress.done == run.progress.expected > 0
+    result = run.finish(complete=True)
+    path = tmp_path / "run.json"
+    record.write(result, path)
+    assert record.read(path) == json.loads(json.dumps(result))
+    assert [table.row_count > 0 for table in report.tables(result)]
+    assert all(
+        value > 0 for name, value in report.row_values(result).items() if "draws" not in name
+    )
+    report.plot(result, tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 5000
+    for field in ("command", "started", "finished", "machine", "settings", "rows", "warnings"):
+        assert field in result
+    assert report.comparison(result, result).row_count == len(report.row_values(result))
+
+
+def sweep_record(row_rates, reference_rates):
+    def window(rate):
+        return {"seconds": 2.0, "env_steps": 2 * rate}
+
+    return {
+        "kind": "sweep",
+        "settings": {"mode": "env"},
+        "rows": [
+            {"n": 8, "threads": threads, "windows": {"env": [window(rate)]}}
+            for threads, rate in row_rates.items()
+        ],
+        "reference": [window(rate) for rate in reference_rates],
+        "warnings": [],
+    }
+
+
+def cells(table):
+    return [list(column.cells) for column in table.columns]
+
+
+def test_arithmetic_of_a_sweep():
+    result = sweep_record({1: 1000, 2: 1800}, [900, 1100, 900])
+    _, threads, rates, per_thread, speed_up, efficiency, reference = cells(report.tables(result)[0])
+    assert threads == ["1", "2"]
+    assert rates == ["1,000", "1,800"]
+    assert per_thread == ["1,000", "900"]
+    assert speed_up == ["1.00", "1.80"]
+    assert efficiency == ["100.0%", "90.0%"]
+    assert reference == ["1,000", "1,000"]
+    assert report.summary(result) == ["the reference was unstable"]
+    assert report.summary(sweep_record({1: 5}, [100, 101])) == ["the reference was steady"]
+
+
+def test_ctrl_c_leaves_what_was_done(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(box.time, "sleep", lambda seconds: None)
+    timed, count = record.Run.timed, []
+
+    def interrupted(self, window, seconds):
+        count.append(1)
+        if len(count) == 8:
+            raise KeyboardInterrupt
+        return timed(self, lambda: 1, 0.0)
+
+    monkeypatch.setattr(record.Run, "timed", interrupted)
+    arguments = ["bench", "layers", "--n", "1", "--threads", "1", "--out", "half.json"]
+    assert cli.main(arguments) == 130
+    result = record.read(tmp_path / "half.json")
+    assert result["complete"] is False
+    assert sum(len(w) for w in result["rows"][0]["windows"].values()) == 4
+    assert any("interrupted" in warning for warning in result["warnings"])
+    assert (tmp_path / "half.png").exists()
+    assert "interrupted" in capsys.readouterr().out
+
+
+def test_show_prints_and_compares(tmp_path, capsys, run):
+    for name in ("a", "b"):
+        one = run("compare", **EVERY_KIND["compare"])
+        row = {"n": 2, "threads": 2, "windows": {}}
+        for backend, rate in (("process", 100), ("batch", 300 if name == "a" else 330)):
+            row["windows"][backend] = [{"seconds": 1.0, "env_steps": rate}]
+        row["windows"]["sync"] = [{"seconds": 1.0, "env_steps": 150}]
+        one.rows.append(row)
+        record.write(one.finish(True), tmp_path / f"{name}.json")
+    files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    assert cli.main(["bench", "show", *files]) == 0
+    out = capsys.readouterr().out
+    assert "3.000" in out
+    assert "3.300" in out
+    assert "1.100" in out
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"format": "mujoco-vecenv bench", "version": 99, "kind": "sweep"}']
+)
+def test_a_file_that_is_no_record_is_refused(tmp_path, text, capsys):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"x\.json"):
+        record.read(path)
+    assert cli.main(["bench", "show", str(path)]) == 2
+    assert "x.json" in capsys.readouterr().err
+
+
+def test_the_box_names_who_is_busy(monkeypatch):
+    used = iter(
+        [{"idle (1)": 5.0, "busy (2)": 1.0}, {"idle (1)": 5.0, "busy (2)": 4.0, "new (3)": 9.0}]
+    )
+    clock = iter([100.0, 104.0])
+    monkeypatch.setattr(box, "_other_cpu_times", lambda: next(used))
+    monkeypatch.setattr(box.time, "monotonic", lambda: next(clock))
+    machine = box.Box()
+    machine.sample()
+    assert machine.samples[0].busy == {"busy (2)": 0.75}  # now, not over its lifetime
+    assert any("busy (2) used up to 75% of a core" in w for w in machine.warnings)
+    with pytest.raises(box.BusyMachineError, match=r"busy \(2\) at 75%"):
+        machine.refuse_if_busy()
+
+
+def test_the_box_does_not_count_us():
+    machine = box.Box()
+    for _ in range(3):
+        sum(range(2_000_000))
+    machine.sample()
+    assert not any("pytest" in name for name in machine.samples[0].busy)
+    machine.samples[0].busy.clear()
+    machine.refuse_if_busy()
+    assert machine.facts["usable cpus"] >= 1
+
+
+def test_strict_refuses_before_it_starts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(box.time, "sleep", lambda seconds: None)
+
+    def refuse(self):
+        raise box.BusyMachineError("the machine is busy: make (7) at 99%")
+
+    monkeypatch.setattr(box.Box, "refuse_if_busy", refuse)
+    out = tmp_path / "x.json"
+    assert cli.main(["bench", "profile", "--strict", "--out", str(out)]) == 2
+    assert "make (7) at 99%" in capsys.readouterr().err
+    assert not out.exists()
