@@ -148,7 +148,7 @@ def test_every_kind_leaves_a_record_tables_and_a_plot(kind, run, tmp_path):
     path = tmp_path / "run.json"
     record.write(result, path)
     assert record.read(path) == json.loads(json.dumps(result))
-    assert [table.row_count > 0 for table in report.tables(result)]
+    assert all(table.row_count > 0 for table in report.tables(result))
     assert all(
         value > 0 for name, value in report.row_values(result).items() if "draws" not in name
     )

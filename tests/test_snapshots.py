@@ -204,6 +204,22 @@ def test_an_episode_cut_short_leaves_the_generator_where_the_reference_has_it(ba
         assert envs.step(action)[0][0].tobytes() == reference.step(action[0])[0].tobytes()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_recorded_and_injected_episodes_are_the_callers(backend):
+    with VecEnv(2, backend=backend, init_noise=0, sensor_noise=True) as envs:
+        envs.reset(episodes=(given := envs.record()))
+        state = envs.get_state()
+        for episode in (*given, *envs.record()):
+            for name in ("angles", "velocities", "push_velocity", "noise"):
+                getattr(episode, name)[:] = 9.0
+            episode.push_steps[:] = 3
+        after = envs.get_state()
+        assert all(after[name].tobytes() == state[name].tobytes() for name in state)
+        with VecEnv(2, init_noise=0, sensor_noise=True) as other:
+            other.set_state(state)
+            assert run(envs, actions(300, 2)) == run(other, actions(300, 2))
+
+
 def test_an_episode_that_holds_more_than_the_configuration_draws_runs_too():
     with VecEnv(2, backend="sync", episode_steps=60) as one, VecEnv(2, episode_steps=60) as other:
         episodes = one.record()

@@ -1,6 +1,7 @@
 """n Microducks on threads: batched physics between compiled kernels."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, overload
@@ -150,7 +151,7 @@ class BatchEnvs:
     def record(self) -> list[Episode]:
         """Return what the running episodes drew."""
         return [
-            replace(episode, noise=self._noise[i].copy() if episode.sensor_noise else None)
+            deepcopy(replace(episode, noise=self._noise[i] if episode.sensor_noise else None))
             for i, episode in enumerate(self._episodes)
         ]
 
@@ -167,7 +168,7 @@ class BatchEnvs:
             self._rewind(i)
         ids = np.array(sorted(episodes), np.int64)
         self._sims.reset(ids)
-        self._start(ids, [episodes[i] for i in ids])
+        self._start(ids, [deepcopy(episodes[i]) for i in ids])
         return self.observations()
 
     def get_states(self) -> list[EnvState]:
@@ -182,7 +183,7 @@ class BatchEnvs:
         """
         for rng, state in zip(self._rngs, states, strict=True):
             set_rng(rng, state.rng)
-        self._start(self._all, [state.episode for state in states])
+        self._start(self._all, [deepcopy(state.episode) for state in states])
         for i, state in enumerate(states):
             self._sims.rows[i] = state.physics
             running = self._running[i]
@@ -204,7 +205,7 @@ class BatchEnvs:
         t = int(running["t"])
         order = [(t + k) % episode.latency for k in range(episode.latency)]
         return EnvState(
-            replace(episode),
+            deepcopy(episode),
             self._sims.rows[i].copy(),
             t,
             running["previous"].copy(),

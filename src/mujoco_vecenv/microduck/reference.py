@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +73,10 @@ class MicroduckEnv:
             check_episode(episode, self.config)
         if seed is not None:
             self._rng = np.random.default_rng(check_integer("seed", seed, 0))
-        self._start(episode or draw_episode(self._rng, self.config, self.robot))
+        if episode is None:
+            self._start(draw_episode(self._rng, self.config, self.robot))
+        else:
+            self._start(deepcopy(episode))
         return self._observe()
 
     def _start(self, episode: Episode) -> None:
@@ -220,11 +224,11 @@ class MicroduckEnv:
         if self._t is None:
             raise RuntimeError("record() before the first reset(): no episode has been drawn")
         if self.episode.noise is not None or not self.episode.sensor_noise:
-            return replace(self.episode)
+            return deepcopy(self.episode)
         rng = np.random.default_rng()
         set_rng(rng, self._drawn)
         noise = draw_sensor_noises(rng, self.robot, self.config.episode_steps + 1)
-        return replace(self.episode, noise=noise)
+        return deepcopy(replace(self.episode, noise=noise))
 
     def get_state(self) -> EnvState:
         """Return all that decides how the environment goes on.
@@ -235,7 +239,7 @@ class MicroduckEnv:
         if self._t is None:
             raise RuntimeError("get_state() before the first reset(): there is no state yet")
         return EnvState(
-            replace(self.episode),
+            deepcopy(self.episode),
             physics_of(self.model, self.data),
             self._t,
             self._previous.copy(),
@@ -251,7 +255,7 @@ class MicroduckEnv:
             (48,) the observation last returned there.
         """
         set_rng(self._rng, state.rng)
-        self._start(state.episode)
+        self._start(deepcopy(state.episode))
         set_physics(self.model, self.data, state.physics)
         self._previous = state.previous.copy()
         self._delayed = deque(state.delayed.copy())
