@@ -149,17 +149,17 @@ def check_imu(duck):
     task = _task(duck, MicroduckConfig())[0]
     data = mujoco.MjData(duck.model)
     rng = np.random.default_rng(0)
-    trunk = np.empty(kernels.TRUNK)
+    room = kernels.scratch()
     for k in range(1000):
         data.qpos[:7] = rng.normal(size=7)
         if k % 2:  # as after a step: a unit quaternion but for rounding
             data.qpos[3:7] /= np.linalg.norm(data.qpos[3:7])
         data.qvel[:6] = rng.normal(size=6) * 5
         mujoco.mj_forward(duck.model, data)
-        kernels.read_trunk(task, data.qpos, data.qvel, trunk)
-        assert trunk[:9].tobytes() == data.xmat[duck.trunk].tobytes()
-        assert trunk[9:13].tobytes() == data.sensor("orientation").data.tobytes()
-        assert trunk[13:16].tobytes() == data.sensor("angular-velocity").data.tobytes()
+        kernels.read_trunk(task, data.qpos[None], data.qvel[None], 0, room)
+        assert room.rotation.tobytes() == data.xmat[duck.trunk].tobytes()
+        assert room.quat.tobytes() == data.sensor("orientation").data.tobytes()
+        assert room.gyro.tobytes() == data.sensor("angular-velocity").data.tobytes()
         assert data.xpos[duck.trunk, 2] == data.qpos[2]
 
 
@@ -175,9 +175,10 @@ def test_gravity_is_what_mujoco_computes():
         mujoco.mju_normalize4(unit)
         mujoco.mju_negQuat(unit, unit)
         mujoco.mju_rotVecQuat(expected, np.array([0.0, 0.0, -1.0]), unit)
-        out = np.empty(3)
-        kernels.gravity_in_frame(quat, np.empty(7), out)
-        assert out.tobytes() == expected.tobytes()
+        room = kernels.scratch()
+        room.quat[:] = quat
+        kernels.gravity_in_frame(room)
+        assert room.gravity.tobytes() == expected.tobytes()
 
 
 def test_noise_drawn_at_once_is_noise_drawn_one_by_one():

@@ -8,8 +8,10 @@ Arrays have one row per environment; those of 14 columns are in actuator order.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mujoco_vecenv.engine.compiled import compiled
 from mujoco_vecenv.engine.native import (
@@ -67,12 +69,35 @@ TASK = np.dtype(
 )
 """What is the same in all environments and all episodes."""
 
-# What `read_trunk` writes, and room for its steps in between.
-TRUNK_ROTATION = 0
-TRUNK_QUAT = 9
-TRUNK_GYRO = 13
-TRUNK_SPARE = 16
-TRUNK = 32
+
+class Scratch(NamedTuple):
+    """Room for one environment's numbers in between: whole arrays, since slicing costs more."""
+
+    rotation: NDArray[np.float64]  # (9,) of the trunk
+    quat: NDArray[np.float64]  # (4,) the sensor `orientation`
+    gyro: NDArray[np.float64]  # (3,) the sensor `angular-velocity`, rad/s
+    gravity: NDArray[np.float64]  # (3,) world -z in the frame of quat
+    joints: NDArray[np.float64]  # (14,)
+    quat2: NDArray[np.float64]  # (4,)
+    vector: NDArray[np.float64]  # (3,)
+    vector2: NDArray[np.float64]  # (3,)
+    matrix: NDArray[np.float64]  # (9,)
+
+
+@compiled
+def scratch():
+    """Return a Scratch."""
+    return Scratch(
+        np.empty(9),
+        np.empty(4),
+        np.empty(3),
+        np.empty(3),
+        np.empty(ACTIONS),
+        np.empty(4),
+        np.empty(3),
+        np.empty(3),
+        np.empty(9),
+    )
 
 
 @compiled
@@ -142,12 +167,13 @@ def finish_step(
     """
     over = 0
     task = tasks[0]
-    numbers, trunk, raw = np.empty(ACTIONS), np.empty(TRUNK), np.empty(OBSERVATIONS)
+    room = scratch()
+    numbers = room.joints
     for i in range(len(running)):
         env = running[i]
-        read_trunk(task, qpos[i], qvel[i], trunk)
+        read_trunk(task, qpos, qvel, i, room)
         height = qpos[i, 2]
-        upright = trunk[TRUNK_ROTATION + 8]
+        upright = room.rotation[8]
         facts[i, 0] = weights[0] * max(0.0, upright)
         if len(weights) == 6:  # v1
             off = (height - task.stand_height) / task.height_width
@@ -186,7 +212,7 @@ def finish_step(
         facts[i, -3] = upright
         facts[i, -2] = env.pushed
         facts[i, -1] = env.t
-        _observe(task, env, noise[i], qpos[i], qvel[i], trunk, raw, obs[i])
+        _observe(task, env, noise, qpos, qvel, i, room, obs)
     return over
 
 
@@ -204,34 +230,34 @@ def observe(tasks, running, noise, qpos, qvel, ids, obs):
         obs: (n, 48) float32, takes the observations.
     """
     task = tasks[0]
-    trunk, raw = np.empty(TRUNK), np.empty(OBSERVATIONS)
+    room = scratch()
     for i in ids:
-        read_trunk(task, qpos[i], qvel[i], trunk)
-        _observe(task, running[i], noise[i], qpos[i], qvel[i], trunk, raw, obs[i])
+        read_trunk(task, qpos, qvel, i, room)
+        _observe(task, running[i], noise, qpos, qvel, i, room, obs)
 
 
 @compiled
-def _observe(task, env, noise, qpos, qvel, trunk, raw, obs):
-    """Write one environment's observation, given what `read_trunk` wrote."""
+def _observe(task, env, noise, qpos, qvel, i, room, obs):
+    """Write environment i's observation, given what `read_trunk` wrote."""
     for j in range(ACTIONS):
-        raw[ANGLES + j] = qpos[task.qpos[j]] - task.default[j]
-        raw[VELOCITIES + j] = qvel[task.qvel[j]]
-        raw[PREVIOUS_ACTION + j] = env.previous[j]
-    for j in range(3):
-        raw[GYRO + j] = trunk[TRUNK_GYRO + j]
-    quat = trunk[TRUNK_QUAT : TRUNK_QUAT + 4]
+        obs[i, ANGLES + j] = np.float32(
+            (qpos[i, task.qpos[j]] - task.default[j]) * task.scale[ANGLES + j]
+        )
+        obs[i, VELOCITIES + j] = np.float32(qvel[i, task.qvel[j]] * task.scale[VELOCITIES + j])
+        obs[i, PREVIOUS_ACTION + j] = np.float32(env.previous[j] * task.scale[PREVIOUS_ACTION + j])
     if env.noisy:
         for j in range(3):
-            raw[GYRO + j] += noise[env.t, j]
+            room.gyro[j] += noise[i, env.t, j]
         for j in range(4):
-            quat[j] += noise[env.t, 3 + j]
-    gravity_in_frame(quat, trunk[TRUNK_SPARE:], raw[GRAVITY:])
-    for j in range(OBSERVATIONS):
-        obs[j] = np.float32(raw[j] * task.scale[j])
+            room.quat[j] += noise[i, env.t, 3 + j]
+    gravity_in_frame(room)
+    for j in range(3):
+        obs[i, GYRO + j] = np.float32(room.gyro[j] * task.scale[GYRO + j])
+        obs[i, GRAVITY + j] = np.float32(room.gravity[j] * task.scale[GRAVITY + j])
 
 
 @compiled
-def read_trunk(task, qpos, qvel, trunk):
+def read_trunk(task, qpos, qvel, i, room):
     """Compute what MuJoCo computes for the trunk and the sensors on it at a state.
 
     The trunk hangs on a free joint, so its pose and what an IMU fixed to it reads follow from that
@@ -241,43 +267,37 @@ def read_trunk(task, qpos, qvel, trunk):
 
     Args:
         task: TASK.
-        qpos: (nq,) positions.
-        qvel: (nv,) velocities.
-        trunk: (TRUNK,) takes the trunk's rotation matrix, the sensor `orientation` and the sensor
-            `angular-velocity` (rad/s), where TRUNK_ROTATION, TRUNK_QUAT and TRUNK_GYRO say.
+        qpos: (n, nq) positions.
+        qvel: (n, nv) velocities.
+        i: the environment.
+        room: Scratch; takes rotation, quat and gyro.
     """
-    rotation = trunk[TRUNK_ROTATION : TRUNK_ROTATION + 9]
-    quat = trunk[TRUNK_QUAT : TRUNK_QUAT + 4]
-    gyro = trunk[TRUNK_GYRO : TRUNK_GYRO + 3]
-    spare = trunk[TRUNK_SPARE:]
+    trunk, local, world = room.quat2, room.vector, room.vector2
     for j in range(4):
-        spare[j] = qpos[3 + j]
-    normalize4(spare.ctypes)
-    quat_to_mat(rotation.ctypes, spare.ctypes)
-    mul_quat(quat.ctypes, spare.ctypes, task.imu_quat.ctypes)
-    world = spare[4:7]
-    mul_mat_vec3(world.ctypes, rotation.ctypes, qvel[3:6].ctypes)
+        trunk[j] = qpos[i, 3 + j]
+    for j in range(3):
+        local[j] = qvel[i, 3 + j]
+    normalize4(trunk.ctypes)
+    quat_to_mat(room.rotation.ctypes, trunk.ctypes)
+    mul_quat(room.quat.ctypes, trunk.ctypes, task.imu_quat.ctypes)
+    mul_mat_vec3(world.ctypes, room.rotation.ctypes, local.ctypes)
     if task.imu_turned:
-        site = spare[7:16]
-        quat_to_mat(site.ctypes, quat.ctypes)
-        mul_mat_t_vec3(gyro.ctypes, site.ctypes, world.ctypes)
+        quat_to_mat(room.matrix.ctypes, room.quat.ctypes)
+        mul_mat_t_vec3(room.gyro.ctypes, room.matrix.ctypes, world.ctypes)
     else:
-        mul_mat_t_vec3(gyro.ctypes, rotation.ctypes, world.ctypes)
+        mul_mat_t_vec3(room.gyro.ctypes, room.rotation.ctypes, world.ctypes)
 
 
 @compiled
-def gravity_in_frame(quat, spare, out):
-    """Write world -z in the frame that quaternion `quat` (4,) orients to `out` (3,).
-
-    `spare` (7,) is overwritten.
-    """
-    unit, down = spare[:4], spare[4:7]
+def gravity_in_frame(room):
+    """Write world -z in the frame that `room.quat` orients to `room.gravity`."""
+    unit, down = room.quat2, room.vector
     for j in range(4):
-        unit[j] = quat[j]
+        unit[j] = room.quat[j]
     down[0], down[1], down[2] = 0.0, 0.0, -1.0
     normalize4(unit.ctypes)
     neg_quat(unit.ctypes, unit.ctypes)
-    rot_vec_quat(out.ctypes, down.ctypes, unit.ctypes)
+    rot_vec_quat(room.gravity.ctypes, down.ctypes, unit.ctypes)
 
 
 @compiled
