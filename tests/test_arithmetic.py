@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from mujoco_vecenv.microduck import kernels
+from mujoco_vecenv.microduck import kernels, layout
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
 from mujoco_vecenv.microduck.draws import draw_sensor_noise, draw_sensor_noises
 from mujoco_vecenv.microduck.layout import OBS_SCALE
@@ -118,6 +118,10 @@ def write_velocity(value):
     """Return what the kernel writes for a joint velocity."""
     task = np.zeros(1, kernels.TASK)
     task["scale"] = OBS_SCALE
+    task["velocities"] = layout.VELOCITIES
+    task["gyro"] = layout.GYRO
+    task["gravity"] = layout.GRAVITY
+    task["previous_action"] = layout.PREVIOUS_ACTION
     task["imu_quat"] = [1, 0, 0, 0]
     task["qvel"] = 6
     qpos = np.zeros((1, 7))
@@ -136,10 +140,11 @@ def test_trunk_and_imu_are_what_mujoco_computes(variant):
     check_imu(duck)
 
 
-def test_a_turned_imu_is_what_mujoco_computes():
+@pytest.mark.parametrize("quat", [[0.6, 0.2, -0.7, 0.3], [1, 1e-6, 0, 0], [1, 1e-9, 0, 0]])
+def test_a_turned_imu_is_what_mujoco_computes(quat):
     path = scene_path(MicroduckConfig())
     spec = mujoco.MjSpec.from_file(str(path))
-    spec.site("imu").quat = [0.6, 0.2, -0.7, 0.3]
+    spec.site("imu").quat = quat
     check_imu(Robot(spec.compile(), path))
 
 

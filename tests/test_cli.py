@@ -16,8 +16,8 @@ def test_contract_prints_and_records(tmp_path, capsys, monkeypatch):
     assert "mujoco  4" in out
     result = json.loads(file.read_text())
     assert result["equal"] is True
-    assert result["total"]["episodes"] == 2
-    assert result["total"]["identical"] == result["total"]["observations"] == 504
+    assert result["total"]["episodes"] == 4
+    assert result["total"]["identical"] == result["total"]["observations"] == 1006
     for name in ("mujoco", "numpy", "numba", "python", "c library", "cpu"):
         assert result["machine"][name]
 
@@ -26,7 +26,7 @@ def test_contract_fails_on_any_difference(capsys, monkeypatch):
     monkeypatch.setattr(contract, "CASES", contract.CASES[:1])
 
     def differ(reference, candidate, steps, seed, advance):
-        return contract.Tally(1, 252, 251, 1e-7, 1e-6, first="observation of environment 0")
+        return contract.Tally(2, 503, 251, 1e-7, 1e-6, first="observation of environment 0")
 
     monkeypatch.setattr(contract, "compare", differ)
     assert cli.main(["contract", "--episodes", "1"]) == 1

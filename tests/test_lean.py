@@ -61,8 +61,37 @@ def test_a_geom_of_an_explicit_pair_stays(tmp_path):
     assert [lean.geom(i).name for i in range(lean.ngeom)] == ["floor", "ball"]
 
 
-def test_a_lean_model_of_another_robot_is_refused():
+def test_a_geom_that_displaces_fluid_stays(tmp_path):
+    path = tmp_path / "swimmer.xml"
+    path.write_text(
+        """<mujoco><option density="1000"/><worldbody><body><freejoint/>
+        <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/>
+        <geom size="0.1" contype="0" conaffinity="0" fluidshape="ellipsoid"/>
+        <geom size="0.2" contype="0" conaffinity="0"/></body></worldbody></mujoco>"""
+    )
+    full = mujoco.MjModel.from_xml_path(str(path))
+    assert lean_model(full, path).ngeom == 1
+
+
+def test_a_geom_that_a_tendon_wraps_stays(tmp_path):
+    path = tmp_path / "tendon.xml"
+    path.write_text(
+        """<mujoco><worldbody><site name="a" pos="1 0 0"/><body><freejoint/>
+        <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/><site name="b" pos="-1 0 0"/>
+        <geom name="wheel" size="0.1" contype="0" conaffinity="0"/></body></worldbody>
+        <tendon><spatial stiffness="1"><site site="a"/><geom geom="wheel"/><site site="b"/>
+        </spatial></tendon><sensor><clock/></sensor></mujoco>"""
+    )
+    full = mujoco.MjModel.from_xml_path(str(path))
+    lean = lean_model(full, path)
+    assert (lean.ngeom, lean.nsensor) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "name", ["body_mass", "dof_damping", "geom_friction", "actuator_biasprm", "body_invweight0"]
+)
+def test_where_anything_would_differ_the_model_is_left_as_it_is(name):
     full, path = full_model()
-    full.body_mass[3] *= 1 + 1e-15
-    with pytest.raises(RuntimeError, match=r"bodies differ \(body_mass\)"):
-        lean_model(full, path)
+    getattr(full, name)[-1] *= 1 + 1e-15
+    getattr(full, name)[0] += 1e-9
+    assert lean_model(full, path) is full

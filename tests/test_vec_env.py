@@ -1,7 +1,9 @@
 """What a VecEnv promises its user, on every backend, and how it refuses what it cannot do."""
 
+import copy
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -164,7 +166,7 @@ BAD_KEYWORDS = [
     ({"latency": -1}, ValueError, "latency must be 0 or more"),
     ({"latency": 250}, ValueError, "latency=250 must be below episode_steps=250"),
     ({"latency": 1.5}, TypeError, "latency must be an integer"),
-    ({"init_noise": -0.1}, ValueError, "init_noise must be 0 or more"),
+    ({"init_noise": -0.1}, ValueError, "init_noise must be 0 … 1e"),
     ({"init_noise": float("nan")}, ValueError, "init_noise must be finite"),
     ({"action_scale": float("inf")}, ValueError, "action_scale must be finite"),
     ({"action_scale": "big"}, TypeError, "action_scale must be a number"),
@@ -257,6 +259,41 @@ BAD_MODELS = [
     ('name="floor" type', 'name="ground" type', "no geom named 'floor'"),
 ]
 
+UNFIT_MODELS = [
+    ('timestep="0.002"', 'timestep="0.004"', "timestep is 0.004 s; it must be 0.002 s"),
+    ("<option ", '<option><flag sensor="disable"/></option><option ', "flag 'sensor'"),
+    ("<option ", '<option><flag actuation="disable"/></option><option ', "flag 'actuation'"),
+    ('noise="0.005"', 'noise="0.005" cutoff="3"', "'angular-velocity' must have no cutoff"),
+    ('noise="0.005"', 'nsample="5" interval="0.03"', "'angular-velocity' must have no"),
+    ('noise="0.001"', 'reftype="body" refname="neck"', "'orientation' must be relative to"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), UNFIT_MODELS)
+def test_a_model_that_does_not_fit_the_task_is_refused(tmp_path, backend, old, new, message):
+    folder = copy_of_models(tmp_path, old, new)
+    with pytest.raises(ModelError, match=f"scene.xml: .*{message}"):
+        VecEnv(2, backend=backend, assets_dir=folder)
+
+
+UNFIT_SERVOS = [
+    ('kp="0.55"', 'kp="0.55" delay="0.03" nsample="20"', "must have no delay"),
+    ('kp="0.55"', 'kp="0.55" group="1"', "group of actuator 'left_hip_yaw' must not be disabled"),
+    ('ctrlrange="-10 10"', 'ctrlrange="-0.1 0.1"', "which must contain its joint's range"),
+    ('kp="0.55" kv="0"', 'kp="0.55" kv="0" timeconst="0.1"', "must be a position servo"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), UNFIT_SERVOS)
+def test_servos_whose_force_batch_would_not_reproduce_are_refused(tmp_path, old, new, message):
+    folder = copy_of_models(tmp_path, old, new)
+    if "group" in new:
+        folder = copy_of_models(tmp_path, "<option ", '<option actuatorgroupdisable="1" ')
+        for path in folder.iterdir():
+            path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ModelError, match=message):
+        VecEnv(2, assets_dir=folder)
+
 
 @pytest.mark.parametrize(("old", "new", "message"), BAD_MODELS)
 def test_a_model_that_lacks_something_is_refused(tmp_path, backend, old, new, message):
@@ -321,7 +358,7 @@ def test_a_killed_worker_is_named_and_none_is_left():
     with pytest.raises(WorkerError, match=r"environment 1.*killed by SIGKILL"):
         envs.step(np.zeros((3, 14)))
     assert workers() == []
-    with pytest.raises(RuntimeError, match="closed, because a step failed"):
+    with pytest.raises(RuntimeError, match="closed, because a call failed"):
         envs.reset()
 
 
@@ -375,5 +412,71 @@ def test_an_error_in_mujoco_names_the_environment(monkeypatch):
     monkeypatch.setattr(envs._envs._sims._batch, "step", fail)
     with pytest.raises(PhysicsError, match=r"1 of 2 simulations \(1\).*out of memory"):
         envs.step(np.zeros((2, 14)))
-    with pytest.raises(RuntimeError, match="closed, because a step failed"):
+    with pytest.raises(RuntimeError, match="closed, because a call failed"):
         envs.step(np.zeros((2, 14)))
+
+
+@pytest.mark.parametrize("call", ["reset", "get_state", "record"])
+def test_any_call_that_fails_inside_closes(backend, call, monkeypatch):
+    envs = VecEnv(2, backend=backend)
+    inner = {"reset": "reset", "get_state": "get_states", "record": "record"}[call]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(envs._envs, inner, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        envs.reset(seed=1) if call == "reset" else getattr(envs, call)()
+    with pytest.raises(RuntimeError, match=r"because a call failed \(KeyboardInterrupt"):
+        envs.reset()
+    assert workers() == []
+
+
+def test_a_value_error_from_within_a_step_closes():
+    envs = VecEnv(2, threads=1)
+    mujoco.set_mjcb_control(lambda model, data: None)  # which mujoco.batch refuses
+    try:
+        with pytest.raises(ValueError, match="callback"):
+            envs.step(np.zeros((2, 14)))
+    finally:
+        mujoco.set_mjcb_control(None)
+    with pytest.raises(RuntimeError, match="closed, because a call failed"):
+        envs.step(np.zeros((2, 14)))
+
+
+def test_copies_and_pickles_are_refused(backend):
+    with VecEnv(2, backend=backend) as envs:
+        for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="get_state"):
+                attempt(envs)
+        envs.step(np.zeros((2, 14)))
+
+
+def test_a_forked_process_is_told_and_can_make_its_own():
+    with VecEnv(4) as envs:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                envs.step(np.zeros((4, 14)))
+            except RuntimeError as error:
+                VecEnv(2).step(np.zeros((2, 14)))
+                code = 0 if "forked" in str(error) else 2
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        envs.step(np.zeros((4, 14)))
+
+
+def test_a_worker_that_cannot_begin_is_named_with_its_cause(tmp_path, monkeypatch):
+    folder = copy_of_models(tmp_path, "", "")
+    start = multiprocessing.context.ForkServerProcess.start
+
+    def start_without_models(self):
+        for path in folder.iterdir():
+            path.unlink()
+        start(self)
+
+    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", start_without_models)
+    with pytest.raises(WorkerError, match=r"(?s)environment 0\) failed.*scene.xml does not exist"):
+        VecEnv(3, backend="process", assets_dir=folder)
+    assert workers() == []

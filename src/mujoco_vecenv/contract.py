@@ -56,6 +56,8 @@ CASES: Final = (
     Case("v2", {"reward": "v2"}),
     Case("v1, latency 2", {"latency": 2}),
     Case("v2, latency 2", {"reward": "v2", "latency": 2}),
+    Case("v1, latency 5", {"latency": 5}),
+    Case("v1, initial noise 2", {"init_noise": 2}),
     Case("v1, no initial noise", {"init_noise": 0}),
     Case("v2, no initial noise", {"reward": "v2", "init_noise": 0}),
     Case("v1, scale 0.5, 5 pushes", {"action_scale": 0.5, "n_pushes": 5}),
@@ -77,6 +79,9 @@ CASES: Final = (
         )
     ),
 )
+
+EPISODES: Final = 2
+"""Whole episodes that each environment runs, one after another."""
 
 DRAW_SEEDS: Final = 100
 """Seeds whose every draw is compared."""
@@ -167,13 +172,13 @@ class Report:
 
 
 def run_contract(
-    cases: Sequence[Case], episodes: int, advance: Callable[[int], None], backend: str = "batch"
+    cases: Sequence[Case], environments: int, advance: Callable[[int], None], backend: str = "batch"
 ) -> Report:
     """Compare a backend with the reference.
 
     Args:
         cases: the configurations to cover.
-        episodes: whole episodes per case, each from a seed of its own.
+        environments: environments per case, each with a seed of its own.
         advance: told how many environment steps have been compared since the last call.
         backend: the backend to compare with `sync`, which runs the references themselves.
 
@@ -184,10 +189,11 @@ def run_contract(
     for number, case in enumerate(cases):
         seed = 1000 * number
         with (
-            VecEnv(episodes, seed, True, backend="sync", **case.keywords) as reference,
-            VecEnv(episodes, seed, True, backend=backend, **case.keywords) as candidate,
+            VecEnv(environments, seed, True, backend="sync", **case.keywords) as reference,
+            VecEnv(environments, seed, True, backend=backend, **case.keywords) as candidate,
         ):
-            steps = reference.config.episode_steps
+            # Two whole episodes, so that what one leaves behind for the next is compared too.
+            steps = EPISODES * reference.config.episode_steps
             report.cases[case.name] = compare(reference, candidate, steps, seed, advance)
     with (
         VecEnv(DRAW_SEEDS, backend="sync", dr=True) as reference,

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mujoco_vecenv.microduck.config import SUBSTEPS, TIMESTEP
 from mujoco_vecenv.microduck.episodes import Recording
 from mujoco_vecenv.microduck.layout import ACTIONS
 from mujoco_vecenv.microduck.reference import MicroduckEnv
-
-CONTROL_STEP = 0.02
-"""Seconds in a control step."""
 
 
 @dataclass
@@ -74,7 +72,7 @@ def plot(trajectory: Trajectory, title: str, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'mujoco-vecenv[plot]'") from error
-    seconds = CONTROL_STEP * np.arange(1, len(trajectory.rewards) + 1)
+    seconds = TIMESTEP * SUBSTEPS * np.arange(1, len(trajectory.rewards) + 1)
     figure = Figure(figsize=(9, 6), layout="constrained")
     pose, terms = figure.subplots(2, 1, sharex=True)
     pose.plot(seconds, 100 * trajectory.height, label="trunk height, cm")

@@ -1,32 +1,50 @@
 """A model stripped of what its physics never uses, with the same state to the last bit."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-# What the state's path through mj_step depends on. A lean model whose arrays differ from the
-# published model's in any of these would not be the same robot.
-_PHYSICS = {
-    "qpos0 qpos_spring": "positions",
-    "body_pos body_quat body_ipos body_iquat body_mass body_inertia body_invweight0": "bodies",
-    "jnt_type jnt_qposadr jnt_range jnt_stiffness jnt_solref jnt_solimp": "joints",
-    "dof_armature dof_damping dof_frictionloss dof_invweight0 dof_solref dof_solimp": "freedoms",
-    "actuator_trntype actuator_trnid actuator_gear actuator_gainprm actuator_biasprm": "servos",
-    "actuator_ctrlrange actuator_forcerange": "servo limits",
-    "geom_type geom_bodyid geom_size geom_pos geom_quat geom_margin geom_gap": "shapes",
-    "geom_contype geom_conaffinity geom_condim geom_priority geom_solmix": "collisions",
-    "geom_solref geom_solimp geom_friction": "contacts",
-}
+# Arrays of a model that a lean one need not share: what was dropped, what things look like,
+# bookkeeping of bounding volumes, which only decide how fast a collision is found, and dof_length,
+# which only sleeping reads, and a batch of simulations does not sleep.
+_MAY_DIFFER: Final = (
+    "bvh_",
+    "body_bvh",
+    "body_geomadr",
+    "body_geomnum",
+    "body_plugin",
+    "cam_",
+    "dof_length",
+    "geom_bodyid",
+    "geom_dataid",
+    "geom_group",
+    "geom_matid",
+    "geom_plugin",
+    "geom_rgba",
+    "geom_user",
+    "light_",
+    "mat_",
+    "mesh",
+    "name",
+    "numeric_",
+    "paths",
+    "sensor_",
+    "skin_",
+    "tex_",
+    "text_",
+    "tuple_",
+    "user_sensor",
+)
 
 
 def lean_model(full: mujoco.MjModel, path: Path) -> mujoco.MjModel:
     """Compile a model again without the parts that cost time and never touch the state.
 
-    Sensors are dropped, and so are geoms that can touch nothing, where the mass of their body does
-    not come from them.
+    Sensors are dropped, and so are geoms that can touch nothing, displace no fluid and give their
+    body no mass. Where the model needs one of them after all, as much is kept as it takes.
 
     Args:
         full: the model, compiled from `path`.
@@ -34,34 +52,53 @@ def lean_model(full: mujoco.MjModel, path: Path) -> mujoco.MjModel:
 
     Returns:
         The lean model. Bodies, joints, actuators and keyframes keep their ids and addresses.
-
-    Raises:
-        RuntimeError: leaving those parts out changed the physics of this model.
     """
-    spec = mujoco.MjSpec.from_file(str(path))
-    for sensor in list(spec.sensors):
-        spec.delete(sensor)
+    for without_geoms in (True, False):
+        spec = mujoco.MjSpec.from_file(str(path))
+        for sensor in list(spec.sensors):
+            spec.delete(sensor)
+        if without_geoms:
+            _delete_idle_geoms(spec)
+        try:
+            lean = spec.compile()
+        except ValueError:  # something refers to what was dropped, such as a tendon to a geom
+            continue
+        if _same_physics(lean, full):
+            return lean
+    return full
+
+
+def _delete_idle_geoms(spec: mujoco.MjSpec) -> None:
     paired = {name for pair in spec.pairs for name in (pair.geomname1, pair.geomname2)}
     for body in spec.bodies:
         # Without explicit inertia a body's mass is the sum of its geoms'; the world has none.
         if body != spec.worldbody and not body.explicitinertial:
             continue
         for geom in list(body.geoms):
-            if not geom.contype and not geom.conaffinity and geom.name not in paired:
+            if (
+                not geom.contype
+                and not geom.conaffinity
+                and not geom.fluid_ellipsoid
+                and geom.name not in paired
+            ):
                 spec.delete(geom)
-    lean = spec.compile()
-    for names, what in _PHYSICS.items():
-        for name in names.split():
-            if not np.array_equal(_touching(lean, name), _touching(full, name)):
-                raise RuntimeError(
-                    f"{path}: without sensors and visual geoms its {what} differ ({name})"
-                )
-    return lean
 
 
-def _touching(model: mujoco.MjModel, name: str) -> NDArray[Any]:
-    """Return a model array, of the geoms only those that could touch others."""
-    values: NDArray[Any] = getattr(model, name)
+def _same_physics(lean: mujoco.MjModel, full: mujoco.MjModel) -> bool:
+    """Whether all arrays agree that a state's path could depend on."""
+    for name in dir(full):
+        if name.startswith(("_", *_MAY_DIFFER)):
+            continue
+        ours, theirs = getattr(lean, name), getattr(full, name)
+        if isinstance(theirs, np.ndarray) and not np.array_equal(
+            _idle_geoms_left_out(lean, name, ours), _idle_geoms_left_out(full, name, theirs)
+        ):
+            return False
+    return True
+
+
+def _idle_geoms_left_out(model: mujoco.MjModel, name: str, values: NDArray[Any]) -> NDArray[Any]:
     if name.startswith("geom_"):
-        values = values[(model.geom_contype | model.geom_conaffinity) != 0]
+        kept: NDArray[Any] = values[(model.geom_contype | model.geom_conaffinity) != 0]
+        return kept
     return values

@@ -29,7 +29,9 @@ class Simulations:
         try:
             self._batch = Batch(model, nsim=n, nthread=min(n, threads))
         except ValueError as error:
-            raise MemoryError(f"no memory for {n} simulations: {error}") from error
+            if "bad_alloc" not in str(error):
+                raise
+            raise MemoryError(f"no memory for {n} simulations") from error
         self._batch.reset(None, keyframe, _NO_STAGE)
         self._first = self._batch.state[0].copy()
 

@@ -11,6 +11,10 @@ _FLOAT64: Final = np.dtype(np.float64)
 _REAL: Final = "fiu"  # numpy's kinds: floating, signed and unsigned integers
 
 
+class ActionError(ValueError):
+    """An action is NaN or infinite. Nothing has moved."""
+
+
 def as_actions(actions: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Return actions as a contiguous float64 array of the given shape.
 
@@ -22,7 +26,10 @@ def as_actions(actions: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64
         TypeError: not real numbers.
         ValueError: another shape.
     """
-    array = actions if isinstance(actions, np.ndarray) else np.asarray(actions)
+    try:
+        array = actions if isinstance(actions, np.ndarray) else np.asarray(actions)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"actions must have shape {shape}: {error}") from error
     if array.dtype is _FLOAT64 and array.shape == shape and array.flags.c_contiguous:
         return array  # the common case, at little cost
     if array.dtype.kind not in _REAL:
@@ -34,7 +41,7 @@ def as_actions(actions: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64
 
 
 def check_finite(actions: NDArray[np.float64]) -> None:
-    """Raise ValueError at the first action that is NaN or infinite, naming its place.
+    """Raise ActionError at the first action that is NaN or infinite, naming its place.
 
     Args:
         actions: (14,) or (n, 14).
@@ -43,7 +50,7 @@ def check_finite(actions: NDArray[np.float64]) -> None:
     if not finite.all():
         where = tuple(np.argwhere(~finite)[0])
         environment = f"environment {where[0]}, " if len(where) == 2 else ""
-        raise ValueError(
+        raise ActionError(
             f"actions must be finite: {environment}joint {where[-1]} ({JOINTS[where[-1]]}) "
             f"is {actions[where]}"
         )

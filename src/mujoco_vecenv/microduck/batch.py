@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mujoco_vecenv.engine.lean import lean_model
 from mujoco_vecenv.engine.simulations import Simulations
 from mujoco_vecenv.infos import Info
-from mujoco_vecenv.microduck import kernels
+from mujoco_vecenv.microduck import kernels, layout
 from mujoco_vecenv.microduck.actions import check_finite
 from mujoco_vecenv.microduck.config import FALL_HEIGHT, STAND_HEIGHT, SUBSTEPS, MicroduckConfig
 from mujoco_vecenv.microduck.draws import Episode, draw_episode, draw_sensor_noises
@@ -408,6 +408,8 @@ def _task(robot: Robot, config: MicroduckConfig) -> NDArray[np.void]:
     task["height_width"] = HEIGHT_WIDTH
     task["square"] = 2.0
     task["episode_steps"] = config.episode_steps
+    for part in ("angles", "velocities", "previous_action", "gyro", "gravity"):
+        task[part] = getattr(layout, part.upper())
     return task
 
 
@@ -429,6 +431,10 @@ def _check_servos(robot: Robot) -> None:
             or model.actuator_dyntype[i] != mujoco.mjtDyn.mjDYN_NONE
         ):
             raise ModelError(f"{robot.path}: actuator {name!r} must be a position servo")
+        if model.actuator_delay[i]:
+            raise ModelError(f"{robot.path}: actuator {name!r} must have no delay")
+        if model.opt.disableactuator & (1 << int(model.actuator_group[i])):
+            raise ModelError(f"{robot.path}: the group of actuator {name!r} must not be disabled")
         lo, hi = model.actuator_ctrlrange[i]
         if model.actuator_ctrllimited[i] and (lo > robot.lo[i] or hi < robot.hi[i]):
             raise ModelError(

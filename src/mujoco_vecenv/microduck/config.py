@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mujoco_vecenv.checks import (
+    MOST,
     check_choice,
     check_integer,
     check_number,
@@ -17,14 +18,18 @@ from mujoco_vecenv.checks import (
 from mujoco_vecenv.microduck.randomization import DRConfig
 from mujoco_vecenv.microduck.rewards import REWARDS
 
+TIMESTEP: Final = 0.002
+"""Seconds in a physics step."""
 SUBSTEPS: Final = 10
-"""Physics steps of 0.002 s in a control step of 0.02 s."""
+"""Physics steps in a control step."""
 STAND_HEIGHT: Final = 0.12
 """Trunk height of the STAND keyframe, m."""
 FALL_HEIGHT: Final = 0.04
 """Trunk height below which the robot counts as fallen, m."""
 PUSH_MARGIN: Final = 25
 """Control steps at both ends of an episode in which no push comes."""
+
+_MOST_STEPS: Final = 2**31 - 1
 
 ASSETS_VARIABLE: Final = "MUJOCO_VECENV_ASSETS"
 """Environment variable that stands in for `assets_dir`."""
@@ -79,7 +84,7 @@ class MicroduckConfig:
     def __post_init__(self) -> None:
         check_choice("variant", self.variant, SCENES)
         check_choice("reward", self.reward, REWARDS)
-        self._integer("episode_steps", 1)
+        self._integer("episode_steps", 1, _MOST_STEPS)
         self._integer("n_pushes")
         self._integer("latency", 0)
         if self.latency >= self.episode_steps:
@@ -89,8 +94,8 @@ class MicroduckConfig:
             )
         self._number("action_scale")
         self._number("init_noise")
-        if self.init_noise < 0:
-            raise ValueError(f"init_noise must be 0 or more, got {self.init_noise!r}")
+        if not 0 <= self.init_noise <= MOST:
+            raise ValueError(f"init_noise must be 0 … {MOST:g}, got {self.init_noise!r}")
         object.__setattr__(self, "push_speed", check_range("push_speed", self.push_speed, 0))
         object.__setattr__(self, "sensor_noise", check_switch("sensor_noise", self.sensor_noise))
         dr = DRConfig.of(self.dr)
@@ -106,8 +111,8 @@ class MicroduckConfig:
             # Read here, once: a worker process may have been born with another environment.
             object.__setattr__(self, "assets_dir", os.environ.get(ASSETS_VARIABLE) or None)
 
-    def _integer(self, name: str, least: int | None = None) -> None:
-        object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
+    def _integer(self, name: str, least: int | None = None, most: int | None = None) -> None:
+        object.__setattr__(self, name, check_integer(name, getattr(self, name), least, most))
 
     def _number(self, name: str) -> None:
         object.__setattr__(self, name, check_number(name, getattr(self, name)))

@@ -57,7 +57,7 @@ def draw_episode(rng: Generator, config: MicroduckConfig, robot: Robot) -> Episo
         if dr.init_noise is not None:
             init_noise = float(rng.uniform(*dr.init_noise))
         sensor_noise = sensor_noise or dr.sensor_noise
-    angles, velocities = robot.default, robot.default_velocity
+    angles, velocities = robot.default.copy(), robot.default_velocity.copy()
     if init_noise > 0:
         angles = angles + rng.uniform(-init_noise, init_noise, ACTIONS)
         velocities = velocities + rng.uniform(-5 * init_noise, 5 * init_noise, ACTIONS)
@@ -99,4 +99,5 @@ def draw_sensor_noises(rng: Generator, robot: Robot, observations: int) -> NDArr
     """
     noise = rng.standard_normal((observations, NOISE))
     noise *= robot.noise_sd
+    noise += 0.0  # as numpy's normal adds its mean, which turns -0.0 into 0.0
     return noise

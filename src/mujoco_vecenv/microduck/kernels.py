@@ -23,15 +23,7 @@ from mujoco_vecenv.engine.native import (
     quat_to_mat,
     rot_vec_quat,
 )
-from mujoco_vecenv.microduck.layout import (
-    ACTIONS,
-    ANGLES,
-    GRAVITY,
-    GYRO,
-    OBSERVATIONS,
-    PREVIOUS_ACTION,
-    VELOCITIES,
-)
+from mujoco_vecenv.microduck.layout import ACTIONS, OBSERVATIONS
 
 RUNNING = np.dtype(
     [
@@ -64,6 +56,13 @@ TASK = np.dtype(
         # not what the C library's pow returns for one double in about 1,200.
         ("square", np.float64),
         ("episode_steps", np.int64),  # control steps in an episode
+        # Where each part of the observation begins. Here, and not as constants in the code,
+        # because Numba would keep compiled code when only another module's constants change.
+        ("angles", np.int64),
+        ("velocities", np.int64),
+        ("previous_action", np.int64),
+        ("gyro", np.int64),
+        ("gravity", np.int64),
     ],
     align=True,
 )
@@ -240,11 +239,12 @@ def observe(tasks, running, noise, qpos, qvel, ids, obs):
 def _observe(task, env, noise, qpos, qvel, i, room, obs):
     """Write environment i's observation, given what `read_trunk` wrote."""
     for j in range(ACTIONS):
-        obs[i, ANGLES + j] = np.float32(
-            (qpos[i, task.qpos[j]] - task.default[j]) * task.scale[ANGLES + j]
-        )
-        obs[i, VELOCITIES + j] = np.float32(qvel[i, task.qvel[j]] * task.scale[VELOCITIES + j])
-        obs[i, PREVIOUS_ACTION + j] = np.float32(env.previous[j] * task.scale[PREVIOUS_ACTION + j])
+        k = task.angles + j
+        obs[i, k] = np.float32((qpos[i, task.qpos[j]] - task.default[j]) * task.scale[k])
+        k = task.velocities + j
+        obs[i, k] = np.float32(qvel[i, task.qvel[j]] * task.scale[k])
+        k = task.previous_action + j
+        obs[i, k] = np.float32(env.previous[j] * task.scale[k])
     if env.noisy:
         for j in range(3):
             room.gyro[j] += noise[i, env.t, j]
@@ -252,8 +252,10 @@ def _observe(task, env, noise, qpos, qvel, i, room, obs):
             room.quat[j] += noise[i, env.t, 3 + j]
     gravity_in_frame(room)
     for j in range(3):
-        obs[i, GYRO + j] = np.float32(room.gyro[j] * task.scale[GYRO + j])
-        obs[i, GRAVITY + j] = np.float32(room.gravity[j] * task.scale[GRAVITY + j])
+        k = task.gyro + j
+        obs[i, k] = np.float32(room.gyro[j] * task.scale[k])
+        k = task.gravity + j
+        obs[i, k] = np.float32(room.gravity[j] * task.scale[k])
 
 
 @compiled
@@ -279,12 +281,14 @@ def read_trunk(task, qpos, qvel, i, room):
         local[j] = qvel[i, 3 + j]
     normalize4(trunk.ctypes)
     quat_to_mat(room.rotation.ctypes, trunk.ctypes)
-    mul_quat(room.quat.ctypes, trunk.ctypes, task.imu_quat.ctypes)
     mul_mat_vec3(world.ctypes, room.rotation.ctypes, local.ctypes)
     if task.imu_turned:
+        mul_quat(room.quat.ctypes, trunk.ctypes, task.imu_quat.ctypes)
         quat_to_mat(room.matrix.ctypes, room.quat.ctypes)
         mul_mat_t_vec3(room.gyro.ctypes, room.matrix.ctypes, world.ctypes)
     else:
+        for j in range(4):
+            room.quat[j] = trunk[j]
         mul_mat_t_vec3(room.gyro.ctypes, room.rotation.ctypes, world.ctypes)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import mujoco
 import numpy as np
 
-from mujoco_vecenv.microduck.config import SCENES, STAND_HEIGHT, MicroduckConfig
+from mujoco_vecenv.microduck.config import SCENES, STAND_HEIGHT, TIMESTEP, MicroduckConfig
 from mujoco_vecenv.microduck.layout import JOINTS
 
 _PACKAGED: Final = Path(__file__).parent / "models"
@@ -79,6 +79,14 @@ class Robot:
         if model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE or model.jnt_bodyid[0] != self.trunk:
             raise ModelError(f"{path}: the first joint must be the free joint of trunk_base")
 
+        if model.opt.timestep != TIMESTEP:
+            raise ModelError(
+                f"{path}: the timestep is {model.opt.timestep} s; it must be {TIMESTEP} s"
+            )
+        for flag, name in (("SENSOR", "sensor"), ("ACTUATION", "actuation")):
+            if model.opt.disableflags & getattr(mujoco.mjtDisableBit, f"mjDSBL_{flag}"):
+                raise ModelError(f"{path}: the flag {name!r} must not be disabled")
+
         self.joints = np.array(joints)
         self.qpos = model.jnt_qposadr[joints].astype(np.int64)
         self.qvel = model.jnt_dofadr[joints].astype(np.int64)
@@ -119,8 +127,11 @@ class Robot:
             or model.site_bodyid[model.sensor_objid[sensor]] != self.trunk
         ):
             raise ModelError(f"{self.path}: sensor {name!r} must be at a site of trunk_base")
-        if model.sensor_cutoff[sensor] or model.sensor_delay[sensor]:
-            raise ModelError(f"{self.path}: sensor {name!r} must have no cutoff and no delay")
+        for attribute in ("cutoff", "delay", "interval", "history"):
+            if np.any(getattr(model, f"sensor_{attribute}")[sensor]):
+                raise ModelError(f"{self.path}: sensor {name!r} must have no {attribute}")
+        if model.sensor_refid[sensor] >= 0:
+            raise ModelError(f"{self.path}: sensor {name!r} must be relative to the world")
         return sensor
 
     def _check_actuators(self, joints: list[int]) -> None:
@@ -130,7 +141,10 @@ class Robot:
                 raise ModelError(f"{self.path}: the model has no actuator named {name!r}")
             if names[i] != name:
                 raise ModelError(f"{self.path}: actuator {i} is {names[i]!r}; it must be {name!r}")
-            if self.model.actuator_trnid[i, 0] != joints[i]:
+            if (
+                self.model.actuator_trntype[i] != mujoco.mjtTrn.mjTRN_JOINT
+                or self.model.actuator_trnid[i, 0] != joints[i]
+            ):
                 raise ModelError(f"{self.path}: actuator {name!r} does not drive joint {name!r}")
         if len(names) != len(JOINTS):
             raise ModelError(

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import sys
 import traceback
 import weakref
 from collections.abc import Callable, Mapping
@@ -126,9 +127,10 @@ class ProcessEnvs:
                 answers[i] = answer
             return answers
         except (EOFError, OSError) as error:
-            cause = _cause_of_death(self._workers[i])
+            last_words = _last_words(self._pipes[i])
+            cause = f"failed:\n{last_words}" if last_words else _cause_of_death(self._workers[i])
             self.close()
-            raise WorkerError(f"worker {i} (environment {i}) died: {cause}") from error
+            raise WorkerError(f"worker {i} (environment {i}) {cause}") from error
         except BaseException:  # answers may be on their way: the pipes are no longer in step
             self.close()
             raise
@@ -137,36 +139,48 @@ class ProcessEnvs:
 def _work(pipe: Connection, seed: int, config: MicroduckConfig, with_terms: bool) -> None:
     """Serve one environment until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    with suppress(EOFError, OSError):  # the parent closed the pipe or is gone: nothing to tell
-        try:
-            env = make_env(seed, config)
-            serve: dict[str, Callable[[Any], Any]] = {
-                "step": lambda action: step_and_reset(env, action, with_terms),
-                "reset": lambda seed: env.reset(seed=seed),
-                "begin": lambda episode: env.reset(episode=episode),
-                "record": lambda _: env.record(),
-                "get_state": lambda _: env.get_state(),
-                "set_state": env.set_state,
-            }
-            while True:
+    try:
+        env = make_env(seed, config)
+        serve: dict[str, Callable[[Any], Any]] = {
+            "step": lambda action: step_and_reset(env, action, with_terms),
+            "reset": lambda seed: env.reset(seed=seed),
+            "begin": lambda episode: env.reset(episode=episode),
+            "record": lambda _: env.record(),
+            "get_state": lambda _: env.get_state(),
+            "set_state": env.set_state,
+        }
+        while True:
+            try:
                 request, argument = pipe.recv()
-                pipe.send((True, serve[request](argument)))
-        except (EOFError, OSError):
-            raise
-        except Exception:
+            except (EOFError, OSError):  # the parent closed the pipe, or is gone
+                return
+            pipe.send((True, serve[request](argument)))
+    except Exception:
+        with suppress(OSError):
             pipe.send((False, traceback.format_exc()))
+        sys.exit(1)
+
+
+def _last_words(pipe: Connection) -> str:
+    """Return the error that a worker sent before it ended, or "" if it sent none."""
+    with suppress(EOFError, OSError):
+        while pipe.poll():
+            ok, answer = pipe.recv()
+            if not ok:
+                return str(answer)
+    return ""
 
 
 def _cause_of_death(worker: BaseProcess) -> str:
     worker.join(_GRACE)
     code = worker.exitcode
     if code is None:
-        return "it closed its pipe and still runs"
+        return "closed its pipe and still runs"
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
+        return f"died: killed by {signal.Signals(-code).name}"
     return (
-        f"exited with code {code}. If this happened while the environments were made: workers "
-        "import your script, so it must be a file with its entry guarded by "
+        f"died: exited with code {code}. If this happened while the environments were made: "
+        "workers import your script, so it must be a file with its entry guarded by "
         "`if __name__ == '__main__':`"
     )
 

@@ -1,8 +1,11 @@
 """The vector environment that training scripts use, whatever runs behind it."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from mujoco_vecenv.checks import check_choice, check_integer, check_switch
 from mujoco_vecenv.engine.budget import choose_threads
 from mujoco_vecenv.infos import Info
-from mujoco_vecenv.microduck.actions import as_actions
+from mujoco_vecenv.microduck.actions import ActionError, as_actions
 from mujoco_vecenv.microduck.batch import BatchEnvs
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.draws import Episode
@@ -127,6 +130,7 @@ class VecEnv:
             self._envs = ProcessEnvs(self.n, seed, self.config, with_terms)
         else:
             self._envs = SyncEnvs(self.n, seed, self.config, with_terms)
+        _LIVE.add(self)
 
     def reset(
         self,
@@ -152,9 +156,10 @@ class VecEnv:
         if seed is not None:
             seed = check_integer("seed", seed, 0)
         checked = self._check_episodes(episodes) if episodes is not None else {}
-        if seed is not None:
-            envs.reset(seed)
-        return envs.begin(checked) if checked else envs.observations()
+        with self._closing_on_failure():
+            if seed is not None:
+                envs.reset(seed)
+            return envs.begin(checked) if checked else envs.observations()
 
     def _check_episodes(
         self, episodes: Sequence[Episode] | Mapping[int, Episode]
@@ -181,7 +186,9 @@ class VecEnv:
         Raises:
             RuntimeError: the environments are closed.
         """
-        return self._open().record()
+        envs = self._open()
+        with self._closing_on_failure():
+            return envs.record()
 
     def get_state(self) -> Snapshot:
         """Return everything that decides how the environments go on.
@@ -193,7 +200,9 @@ class VecEnv:
         Raises:
             RuntimeError: the environments are closed.
         """
-        return pack(self._open().get_states(), self.config)
+        envs = self._open()
+        with self._closing_on_failure():
+            return pack(envs.get_states(), self.config)
 
     def set_state(self, state: Mapping[str, Any]) -> Observations:
         """Go on from a snapshot, taken from any backend, to the last bit.
@@ -210,7 +219,9 @@ class VecEnv:
                 damaged. The message names what does not fit, and nothing has changed.
         """
         envs = self._open()
-        return envs.set_states(unpack(state, self.n, self.config, envs.nstate))
+        states = unpack(state, self.n, self.config, envs.nstate)
+        with self._closing_on_failure():
+            return envs.set_states(states)
 
     def step(self, actions: ArrayLike) -> tuple[Observations, Rewards, Dones, Sequence[Info]]:
         """Step every environment for one control step of 0.02 s.
@@ -232,7 +243,7 @@ class VecEnv:
                 ended terminal_obs. The batch backend builds a mapping when it is read.
 
         Raises:
-            RuntimeError: the environments are closed, as they are after a step that failed.
+            RuntimeError: the environments are closed, as they are after a call that failed.
             TypeError, ValueError: the actions are not (n, 14) finite real numbers; nothing moved.
             WorkerError: a worker of the process backend failed or died.
             PhysicsError: MuJoCo raised in some environments of the batch backend.
@@ -241,12 +252,10 @@ class VecEnv:
         array = as_actions(actions, self._shape)
         try:
             return envs.step(array)
-        except ValueError:  # an action that is not finite: refused before anything moved
+        except ActionError:
             raise
         except BaseException as error:
-            # Some environments may have moved and others not: there is no state to go on from.
-            self.close()
-            self._why_closed = f", because a step failed ({type(error).__name__})"
+            self._fail(error)
             raise
 
     def close(self) -> None:
@@ -254,6 +263,31 @@ class VecEnv:
         envs, self._envs = self._envs, None
         if envs is not None:
             envs.close()
+
+    @contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Close: some environments may have moved and others not, and no state is left."""
+        self.close()
+        self._why_closed = f", because a call failed ({type(error).__name__})"
+
+    def _forked(self) -> None:
+        """Give up in a forked process: it has none of the threads, and shares the pipes."""
+        if self._envs is not None:
+            _LEFT_BEHIND.append(self._envs)  # not deleted: that would wait for the threads
+            self._envs = None
+            self._why_closed = " in this process, which was forked from the one it belongs to"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a VecEnv cannot be pickled or copied; get_state() is what it holds, as plain arrays"
+        )
 
     def _open(self) -> Backend:
         if self._envs is None:
@@ -273,3 +307,16 @@ class VecEnv:
 
     def __len__(self) -> int:
         return self.n
+
+
+_LIVE: Final[WeakSet[VecEnv]] = WeakSet()
+_LEFT_BEHIND: Final[list[Backend]] = []
+
+
+def _after_fork() -> None:
+    for envs in _LIVE:
+        envs._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
