@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
     _seconds(sustained, "--seconds", 20.0, "least length of a window")
 
     compare = _kind(kind, "compare", kinds.compare, "process, batch and sync in turns")
-    _numbers(compare, "--workers", [1, 2, 8], "environments, a worker process each")
+    _numbers(compare, "--workers", [1, 2, 4, 8], "environments, a worker process each")
     _rounds(compare)
 
     randomization = _kind(

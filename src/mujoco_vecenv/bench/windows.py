@@ -1,7 +1,8 @@
 """What is timed: windows in which a contestant steps all its environments through one episode.
 
-Every window begins with all robots standing and ends when their episodes do, so each contestant
-steps the same mix of standing, falling and lying robots, under the same random actions.
+Every window begins with all robots standing and ends when their episodes do. Initial noise, pushes
+and random actions are the same kind for all, with and without a task, so that each contestant steps
+the same mix of standing, falling and lying robots.
 """
 
 import threading
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from mujoco_vecenv.engine.lean import lean_model
 from mujoco_vecenv.microduck.config import SUBSTEPS, MicroduckConfig
+from mujoco_vecenv.microduck.draws import Episode, draw_episode
 from mujoco_vecenv.microduck.layout import ACTIONS
 from mujoco_vecenv.microduck.randomization import SERVO_FITS, Factors
 from mujoco_vecenv.microduck.robot import Robot, scene_path
@@ -52,7 +54,8 @@ def mode_window(
     path = scene_path(config)
     robot = Robot(mujoco.MjModel.from_xml_path(str(path)), path)
     targets = np.clip(robot.default + config.action_scale * actions, robot.lo, robot.hi)
-    return (_bare if mode == "bare" else _engine)(robot, targets, threads)
+    episodes = [draw_episode(np.random.default_rng(i), config, robot) for i in range(n)]
+    return (_bare if mode == "bare" else _engine)(robot, targets, episodes, threads)
 
 
 def env_window(envs: VecEnv, actions: NDArray[np.float64]) -> Window:
@@ -88,30 +91,56 @@ def carried_window(n: int, threads: int, config: MicroduckConfig, carried: bool)
     return window
 
 
-def _engine(robot: Robot, targets: NDArray[np.float64], threads: int) -> Window:
+def _pushes(episodes: list[Episode]) -> dict[int, list[tuple[int, NDArray[np.float64]]]]:
+    """Return step to the environments pushed before it, and what their velocities gain."""
+    pushes: dict[int, list[tuple[int, NDArray[np.float64]]]] = {}
+    for i, episode in enumerate(episodes):
+        for step, velocity in zip(episode.push_steps, episode.push_velocity, strict=True):
+            pushes.setdefault(int(step), []).append((i, velocity))
+    return pushes
+
+
+def _engine(
+    robot: Robot, targets: NDArray[np.float64], episodes: list[Episode], threads: int
+) -> Window:
     steps, n, _ = targets.shape
     batch = Batch(lean_model(robot.model, robot.path), nsim=n, nthread=min(n, threads))
-    ctrl = batch.bind("ctrl")
+    ctrl, qpos, qvel = batch.bind("ctrl"), batch.bind("qpos"), batch.bind("qvel")
+    angles = np.stack([episode.angles for episode in episodes])
+    velocities = np.stack([episode.velocities for episode in episodes])
+    pushes = _pushes(episodes)
 
     def window() -> int:
         batch.reset(keyframe=robot.stand)
-        for target in targets:
+        qpos[:, robot.qpos] = angles
+        qvel[:, robot.qvel] = velocities
+        for k, target in enumerate(targets):
             ctrl[:] = target
+            for i, velocity in pushes.get(k, ()):
+                qvel[i, :2] += velocity
             batch.step(nstep=SUBSTEPS)
         return int(steps * n)
 
     return window
 
 
-def _bare(robot: Robot, targets: NDArray[np.float64], threads: int) -> Window:
+def _bare(
+    robot: Robot, targets: NDArray[np.float64], episodes: list[Episode], threads: int
+) -> Window:
     model = robot.model
     steps, n, _ = targets.shape
     datas = [mujoco.MjData(model) for _ in range(n)]
+    pushes = _pushes(episodes)
 
     def loop(mine: range) -> None:
         for i in mine:
             mujoco.mj_resetDataKeyframe(model, datas[i], robot.stand)
-        for target in targets:
+            datas[i].qpos[robot.qpos] = episodes[i].angles
+            datas[i].qvel[robot.qvel] = episodes[i].velocities
+        for k, target in enumerate(targets):
+            for i, velocity in pushes.get(k, ()):
+                if i in mine:
+                    datas[i].qvel[:2] += velocity
             for i in mine:
                 datas[i].ctrl[:] = target[i]
                 mujoco.mj_step(model, datas[i], SUBSTEPS)
