@@ -61,7 +61,7 @@ def draw_episode(rng: Generator, config: MicroduckConfig, robot: Robot) -> Episo
     if init_noise > 0:
         angles = angles + rng.uniform(-init_noise, init_noise, ACTIONS)
         velocities = velocities + rng.uniform(-5 * init_noise, 5 * init_noise, ACTIONS)
-        angles = np.clip(angles, robot.lo, robot.hi)
+        angles = np.minimum(np.maximum(angles, robot.lo), robot.hi)
     push_steps, push_velocity = _draw_pushes(rng, config)
     return Episode(factors, latency, angles, velocities, push_steps, push_velocity, sensor_noise)
 

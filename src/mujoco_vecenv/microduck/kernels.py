@@ -28,8 +28,8 @@ from mujoco_vecenv.microduck.layout import ACTIONS, OBSERVATIONS
 RUNNING = np.dtype(
     [
         ("t", np.int64),  # control steps done in the episode
-        ("action", np.float64, ACTIONS),  # this step's action, clipped to [-1, 1]
-        ("previous", np.float64, ACTIONS),  # the step's before
+        ("previous", np.float64, ACTIONS),  # the last action, clipped to [-1, 1]
+        ("action_rate", np.float64),  # mean square of its difference from the one before
         ("latency", np.int64),  # control steps between an action and its effect
         ("next_push", np.int64),  # which push comes next
         ("pushed", np.bool_),  # whether this step gave a push
@@ -105,7 +105,7 @@ def begin_step(tasks, running, delayed, push_steps, push_velocity, qvel, ctrl, a
 
     Args:
         tasks: (1,) TASK.
-        running: (n,) RUNNING; takes the clipped actions.
+        running: (n,) RUNNING; takes the clipped actions and their rate.
         delayed: (n, L, 14) ring buffers of the actions on their way, of which an environment uses
             the first `latency` slots.
         push_steps: (n, K) when pushes come; -1 after the last.
@@ -121,16 +121,19 @@ def begin_step(tasks, running, delayed, push_steps, push_velocity, qvel, ctrl, a
         if not math.isfinite(a):
             return False
     task = tasks[0]
+    change = np.empty(ACTIONS)
     for i in range(len(running)):
         env = running[i]
         slot = env.t % env.latency if env.latency > 0 else -1
         for j in range(ACTIONS):
             a = min(max(actions[i, j], -1.0), 1.0)
-            env.action[j] = a
+            change[j] = a - env.previous[j]
+            env.previous[j] = a
             if slot >= 0:
                 delayed[i, slot, j], a = a, delayed[i, slot, j]
             target = task.default[j] + task.action_scale * a
             ctrl[i, j] = min(max(target, task.lo[j]), task.hi[j])
+        env.action_rate = mean_square(change)
         k = env.next_push
         env.pushed = k < push_steps.shape[1] and push_steps[i, k] == env.t
         if env.pushed:
@@ -148,7 +151,7 @@ def finish_step(
 
     Args:
         tasks: (1,) TASK.
-        running: (n,) RUNNING; `previous` takes the action, and t is counted up.
+        running: (n,) RUNNING; t is counted up.
         noise: (n, steps + 1, 7) sensor noise, one row per observation of the episode.
         qpos: (n, nq) positions.
         qvel: (n, nv) velocities.
@@ -191,9 +194,7 @@ def finish_step(
         else:
             facts[i, 1] = weights[1] * min(max(height / task.stand_height, 0.0), 1.0)
             k = 2
-        for j in range(ACTIONS):
-            numbers[j] = env.action[j] - env.previous[j]
-        facts[i, k] = weights[k] * mean_square(numbers)
+        facts[i, k] = weights[k] * env.action_rate
         for j in range(ACTIONS):
             numbers[j] = qvel[i, task.qvel[j]]
         facts[i, k + 1] = weights[k + 1] * mean_square(numbers)
@@ -202,8 +203,6 @@ def finish_step(
         for k in range(len(weights)):
             reward += facts[i, k]
         rewards[i] = reward
-        for j in range(ACTIONS):
-            env.previous[j] = env.action[j]
         env.t += 1
         done[i] = env.t >= task.episode_steps
         over += done[i]
