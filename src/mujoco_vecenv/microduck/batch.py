@@ -400,7 +400,8 @@ def _task(robot: Robot, config: MicroduckConfig) -> NDArray[np.void]:
     task["hi"] = robot.hi
     task["qpos"] = robot.qpos
     task["qvel"] = robot.qvel
-    task["imu_quat"] = model.site_quat[robot.imu]
+    # MuJoCo takes a site for unturned that is turned by less than it can tell.
+    task["imu_quat"] = (1, 0, 0, 0) if frame in body else model.site_quat[robot.imu]
     task["imu_turned"] = frame not in body
     task["scale"] = OBS_SCALE
     task["action_scale"] = config.action_scale

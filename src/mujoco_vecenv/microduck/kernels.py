@@ -47,7 +47,7 @@ TASK = np.dtype(
         ("qpos", np.int64, ACTIONS),  # the joints' addresses in qpos
         ("qvel", np.int64, ACTIONS),  # and in qvel
         ("imu_quat", np.float64, 4),  # the IMU site's orientation in the trunk
-        ("imu_turned", np.bool_),  # whether MuJoCo applies it to the site
+        ("imu_turned", np.bool_),  # whether that is any other than the trunk's own
         ("scale", np.float32, OBSERVATIONS),  # the observation's factors
         ("action_scale", np.float64),  # rad per unit of action
         ("stand_height", np.float64),  # m
@@ -237,12 +237,14 @@ def observe(tasks, running, noise, qpos, qvel, ids, obs):
 @compiled
 def _observe(task, env, noise, qpos, qvel, i, room, obs):
     """Write environment i's observation, given what `read_trunk` wrote."""
+    # Read once: a store to obs could be one to task, for all the compiler knows.
+    angles, velocities, previous_action = task.angles, task.velocities, task.previous_action
     for j in range(ACTIONS):
-        k = task.angles + j
+        k = angles + j
         obs[i, k] = np.float32((qpos[i, task.qpos[j]] - task.default[j]) * task.scale[k])
-        k = task.velocities + j
+        k = velocities + j
         obs[i, k] = np.float32(qvel[i, task.qvel[j]] * task.scale[k])
-        k = task.previous_action + j
+        k = previous_action + j
         obs[i, k] = np.float32(env.previous[j] * task.scale[k])
     if env.noisy:
         for j in range(3):
@@ -280,14 +282,12 @@ def read_trunk(task, qpos, qvel, i, room):
         local[j] = qvel[i, 3 + j]
     normalize4(trunk.ctypes)
     quat_to_mat(room.rotation.ctypes, trunk.ctypes)
+    mul_quat(room.quat.ctypes, trunk.ctypes, task.imu_quat.ctypes)
     mul_mat_vec3(world.ctypes, room.rotation.ctypes, local.ctypes)
     if task.imu_turned:
-        mul_quat(room.quat.ctypes, trunk.ctypes, task.imu_quat.ctypes)
         quat_to_mat(room.matrix.ctypes, room.quat.ctypes)
         mul_mat_t_vec3(room.gyro.ctypes, room.matrix.ctypes, world.ctypes)
     else:
-        for j in range(4):
-            room.quat[j] = trunk[j]
         mul_mat_t_vec3(room.gyro.ctypes, room.rotation.ctypes, world.ctypes)
 
 
