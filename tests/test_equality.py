@@ -208,13 +208,15 @@ SERVO_LINE = 'kp="0.55" kv="0" ctrlrange="-10 10" forcerange="-0.96 0.96"'
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_models_of_ones_own_are_equal_too(tmp_path, changes):
+@pytest.mark.parametrize("actuator", [False, True])
+def test_models_of_ones_own_are_equal_too(tmp_path, changes, actuator):
     keywords = {
         "assets_dir": assets_with(tmp_path, **changes),
         "episode_steps": 60,
         "sensor_noise": True,
         "latency": 3,
-        "dr": DRConfig(actuator=False, latency=None),
+        "dr": DRConfig(actuator=actuator, latency=None),
+        "action_scale": 5.0,  # forces beyond the servos' limits
     }
     with (
         VecEnv(2, 1, True, backend="sync", **keywords) as reference,

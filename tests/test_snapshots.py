@@ -1,5 +1,6 @@
 """Episodes and snapshots as values: replayed, resumed and moved between backends to the bit."""
 
+import contextlib
 import io
 
 import numpy as np
@@ -134,6 +135,12 @@ def test_a_snapshot_that_does_not_fit_is_refused(backend):
             "'latency' is not within": broken(good, latency=lambda a: a - 5),
             "'physics' is not finite": broken(good, physics=lambda a: a * np.nan),
             r"environment 0.push_steps must ascend": broken(good, push_steps=lambda a: a[:, ::-1]),
+            "'rng' is no state": broken(good, rng=lambda a: a | np.uint64(1 << 40)),
+            "'next_push' is beyond": broken(
+                good, pushes=lambda a: a * 0, next_push=lambda a: a + 1
+            ),
+            "'previous' and 'delayed'": broken(good, previous=lambda a: a + 3),
+            "last of 'factors'": broken(good, factors=lambda a: a + 0.5),
             r"environment 0.angles must be finite": broken(good, angles=lambda a: a * np.inf),
         }
         for message, snapshot in bad.items():
@@ -256,7 +263,11 @@ BAD_EPISODES = [
     ("push_velocity", np.full((3, 2), np.inf), ValueError, "push_velocity must be finite"),
     ("noise", np.zeros((90, 7)), ValueError, r"noise must be float64 of shape \(91, 7\)"),
     ("factors", "heavy", TypeError, "factors must be Factors or None"),
-    ("factors", Factors(None, 0.0, None), ValueError, "mass_scale must be finite and positive"),
+    ("factors", Factors(None, 0.0, None), ValueError, "mass_scale must be positive"),
+    ("factors", Factors(None, "x", None), TypeError, "mass_scale must be a number"),
+    ("factors", Factors(None, 1.0, None, "yes"), TypeError, "recompute_constants must be True"),
+    ("push_steps", [[1], [2, 3]], TypeError, "push_steps must be a"),
+    ("angles", [[1], [2, 3]], ValueError, "angles must be float64"),
     ("factors", Factors(-SERVO_HI, 1.0, None), ValueError, "damping must be 0 or more"),
     ("factors", Factors(SERVO_HI[:4], 1.0, None), ValueError, "servo must be float64 of shape"),
 ]
@@ -332,6 +343,13 @@ def test_a_damaged_recording_is_refused(tmp_path, capsys):
     np.savez(file, **{**arrays, "angles": np.zeros(3)})
     with pytest.raises(ValueError, match=r"damaged: episode.angles must be float64"):
         load_recording(file)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        flipped = bytearray(whole)
+        flipped[rng.integers(len(whole))] ^= 1 << rng.integers(8)
+        file.write_bytes(flipped)
+        with contextlib.suppress(ValueError):  # many a byte says nothing
+            load_recording(file)
     np.savez(file, **{**arrays, "angles": np.array([object()])})
     with pytest.raises(ValueError, match="damaged"):
         load_recording(file)

@@ -266,6 +266,7 @@ UNFIT_MODELS = [
     ('noise="0.005"', 'noise="0.005" cutoff="3"', "'angular-velocity' must have no cutoff"),
     ('noise="0.005"', 'nsample="5" interval="0.03"', "'angular-velocity' must have no"),
     ('noise="0.001"', 'reftype="body" refname="neck"', "'orientation' must be relative to"),
+    ("<option ", '<option><flag sleep="enable"/></option><option ', "flag 'sleep'"),
 ]
 
 
@@ -480,3 +481,42 @@ def test_a_worker_that_cannot_begin_is_named_with_its_cause(tmp_path, monkeypatc
     with pytest.raises(WorkerError, match=r"(?s)environment 0\) failed.*scene.xml does not exist"):
         VecEnv(3, backend="process", assets_dir=folder)
     assert workers() == []
+
+
+def test_a_forked_process_leaves_the_workers_alone():
+    script = textwrap.dedent(
+        """
+        import os, sys, time
+        import numpy as np
+        from mujoco_vecenv import VecEnv
+        if __name__ == "__main__":
+            envs = VecEnv(2, backend="process")
+            pid = os.fork()
+            if pid == 0:
+                sys.exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+            envs.step(np.zeros((2, 14)))
+            if os.fork() == 0:
+                time.sleep(30)
+                os._exit(0)
+            start = time.monotonic()
+            envs.close()
+            assert time.monotonic() - start < 1.5
+            print("fine", flush=True)
+            os.killpg(0, 9)
+        """
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, start_new_session=True
+    )
+    assert result.stdout == "fine\n"
+    assert result.stderr == ""
+
+
+def test_a_sensor_with_history_keeps_snapshots_portable(tmp_path):
+    sensor = '<jointpos joint="left_knee" delay="0.01" nsample="5"/></sensor>'
+    folder = copy_of_models(tmp_path, "</sensor>", sensor)
+    with VecEnv(1, backend="sync", assets_dir=folder) as one, VecEnv(1, assets_dir=folder) as two:
+        one.step(np.ones((1, 14)))
+        two.set_state(one.get_state())
+        assert one.step(np.ones((1, 14)))[0].tobytes() == two.step(np.ones((1, 14)))[0].tobytes()

@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "--episodes",
         type=positive_integer,
         default=4,
-        help="whole episodes per case (4), run two by two, one after another",
+        help="whole episodes per case, rounded up to an even number (4)",
     )
     contract_.add_argument("--json", type=new_file, help="also write the result to this file")
     contract_.set_defaults(run=_contract)
@@ -76,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
 
     render = commands.add_parser("render", help="draw the robot in STAND to a PNG file")
     render.add_argument("file", type=new_file, help="the PNG to write")
-    render.add_argument("--variant", choices=SCENES, default="groundcontact")
+    render.add_argument(
+        "--variant", choices=SCENES, default="groundcontact", help="the model (groundcontact)"
+    )
     render.set_defaults(run=_render)
     return parser
 

@@ -83,7 +83,7 @@ def plot(trajectory: Trajectory, title: str, path: Path) -> None:
     for axes in (pose, terms):
         for second in seconds[trajectory.pushed]:
             axes.axvline(second, color="0.6", linestyle=":")
-        axes.legend(loc="lower left", ncols=4, fontsize="small")
+        axes.legend(loc="best", fontsize="small")
     pose.set_title(f"{title} (dotted: pushes)")
     terms.set_xlabel("time, s")
     figure.savefig(path, dpi=120)

@@ -53,13 +53,15 @@ def add_parser(commands: Any) -> None:
     _rounds(compare)
 
     randomization = _kind(
-        kind, "randomization", kinds.randomization, "what noise and physics of one's own cost"
+        kind, "randomization", kinds.randomization, "what sensor noise and randomised physics cost"
     )
     _number(randomization, "--threads", thread_budget()[0], "threads")
     _number(randomization, "--n", 64, "environments")
     _rounds(randomization)
 
-    scale = _kind(kind, "scale", kinds.scale, "rate, overhead and memory of few to many")
+    scale = _kind(
+        kind, "scale", kinds.scale, "rate, overhead and memory from one environment to thousands"
+    )
     _numbers(scale, "--n", [1, 8, 64, 512, 4096], "environments of each row")
 
     profile = _kind(kind, "profile", kinds.profile, "where one step goes")
@@ -109,7 +111,8 @@ def run_kind(
         except KeyboardInterrupt:
             complete = False
     result = run.finish(complete)
-    _print(result)
+    _print_results(result)
+    print_facts(result["machine"])
     if out is not None:
         record.write(result, out)
         console.print(f"wrote {out}", highlight=False)
@@ -136,8 +139,13 @@ class _Bar:
 
 def _kind(kinds_: Any, name: str, measure: Kind, help_: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = kinds_.add_parser(name, help=help_)
-    parser.add_argument("--variant", choices=SCENES, default="groundcontact", help="the model")
-    parser.add_argument("--reward", choices=REWARDS, default="v2", help="its version (v2)")
+    parser.add_argument(
+        "--variant",
+        choices=SCENES,
+        default="groundcontact",
+        help="the robot's model (groundcontact)",
+    )
+    parser.add_argument("--reward", choices=REWARDS, default="v2", help="the reward's version (v2)")
     parser.add_argument("--out", type=new_file, help="JSON to write (runs/bench-…); PNG beside it")
     parser.add_argument("--strict", action="store_true", help="refuse to start if CPUs are busy")
     parser.set_defaults(run=_run, measure=measure)
@@ -179,16 +187,17 @@ def _show(options: argparse.Namespace) -> int:
     for path, result in zip(options.files, records, strict=True):
         console.rule(str(path))
         console.print(result["command"], highlight=False)
-        _print(result)
+        _print_results(result)
+    print_facts(records[-1]["machine"])
     if len(records) == 2:
         console.rule("the second against the first")
-        console.print(report.comparison(*records))
+        names = (options.files[0].stem, options.files[1].stem)
+        console.print(report.comparison(records[0], records[1], names))
     return 0
 
 
-def _print(result: record.Record) -> None:
+def _print_results(result: record.Record) -> None:
     for table in report.tables(result):
         console.print(table)
     for line in report.summary(result):
         console.print(line, style="yellow" if line.startswith("warning") else "", highlight=False)
-    print_facts(result["machine"])

@@ -41,12 +41,12 @@ def sweep(
 
     The reference is the same mode on one thread with the first number of environments.
     """
+    references: list[dict[str, float]] = []
+    run.record["reference"] = references
     pairs = [(size, count) for size in n for count in threads]
     run.progress.expect(2 * len(pairs) + 1)
     reference = mode_window(mode, n[0], 1, config)
     reference()  # not counted: it compiles and warms up
-    references: list[dict[str, float]] = []
-    run.record["reference"] = references
     references.append(run.timed(reference, ref_seconds))
     for size, count in pairs:
         window = mode_window(mode, size, count, config, allow_overcommit)

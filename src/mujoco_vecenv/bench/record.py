@@ -166,8 +166,11 @@ def read(path: Path) -> Record:
     try:
         record: Record = json.loads(path.read_text())
         kind, version = record["format"], record["version"]
+        if version == VERSION:
+            for field in ("kind", "command", "started", "settings", "machine", "rows", "warnings"):
+                record[field]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no record of a benchmark: {error}") from error
+        raise ValueError(f"{path} is no record of a benchmark: {error!r}") from error
     if kind != FORMAT or version != VERSION:
         raise ValueError(
             f"{path} is {kind!r} version {version}; this reads {FORMAT!r} version {VERSION}"

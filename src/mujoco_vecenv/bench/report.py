@@ -69,10 +69,17 @@ def row_values(record: Record) -> dict[str, float]:
     return values
 
 
-def comparison(one: Record, other: Record) -> Table:
-    """Return a table of two records side by side."""
+def comparison(one: Record, other: Record, names: tuple[str, str]) -> Table:
+    """Return a table of what two records have in common, side by side.
+
+    Raises:
+        ValueError: they have nothing in common.
+    """
     ours, theirs = row_values(one), row_values(other)
-    table = _table("", one["started"], other["started"], "second / first")
+    if not ours.keys() & theirs.keys():
+        raise ValueError(f"{names[0]} and {names[1]} measured nothing in common")
+    table = _table("", *names, "second /\nfirst")
+    table.columns[0].justify = "left"
     for name, value in ours.items():
         if name in theirs:
             ratio = theirs[name] / value if value else float("nan")
@@ -210,7 +217,10 @@ def _scale_tables(record: Record) -> list[Table]:
     )
     measured.title = "measured at full threads; overhead is a step's time beyond physics"
     computed = _table("n", *(f"{cores} cores" for cores in CORES))
-    computed.title = "env-steps/s COMPUTED by Amdahl's law from one thread's µs, not measured"
+    computed.title = (
+        "env-steps/s COMPUTED by Amdahl's law from one thread's µs, not measured;\n"
+        "no more cores work than there are environments"
+    )
     for row in record["rows"]:
         n, us = row["n"], row["us"]
         overhead = us["step"] - us["physics"]

@@ -85,7 +85,10 @@ def _delete_idle_geoms(spec: mujoco.MjSpec) -> None:
 
 
 def _same_physics(lean: mujoco.MjModel, full: mujoco.MjModel) -> bool:
-    """Whether all arrays agree that a state's path could depend on."""
+    """Whether all arrays agree that a state's path could depend on, and the state's size."""
+    state = mujoco.mjtState.mjSTATE_INTEGRATION
+    if mujoco.mj_stateSize(lean, state) != mujoco.mj_stateSize(full, state):
+        return False  # a sensor with a delay keeps its history there
     for name in dir(full):
         if name.startswith(("_", *_MAY_DIFFER)):
             continue

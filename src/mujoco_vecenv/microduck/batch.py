@@ -267,7 +267,8 @@ class BatchEnvs:
         if factors is not None and factors.servo is not None:
             self._servos[i, :, 1] = values["actuator_gainprm"][:, 0]
             self._servos[i, :, 2:5] = values["actuator_biasprm"][:, :3]
-            self._servos[i, :, 5:] = values["actuator_forcerange"]
+            limited = self._robot.model.actuator_forcelimited.astype(bool)
+            self._servos[i, limited, 5:] = values["actuator_forcerange"][limited]
 
     def _make_room(self, episodes: list[Episode]) -> None:
         """Widen the arrays for injected episodes that hold more than the configuration draws."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +10,7 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mujoco_vecenv.checks import check_integer, check_switch
+from mujoco_vecenv.checks import check_integer, check_number, check_switch
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.draws import Episode
 from mujoco_vecenv.microduck.layout import ACTIONS, NOISE
@@ -56,9 +55,14 @@ def check_episode(episode: Episode, config: MicroduckConfig, name: str = "episod
     check_switch(f"{name}.sensor_noise", episode.sensor_noise)
     _check_array(f"{name}.angles", episode.angles, (ACTIONS,))
     _check_array(f"{name}.velocities", episode.velocities, (ACTIONS,))
-    pushes = np.shape(episode.push_steps)
-    if len(pushes) != 1 or np.asarray(episode.push_steps).dtype.kind != "i":
+    steps_given = episode.push_steps
+    if (
+        not isinstance(steps_given, np.ndarray)
+        or steps_given.ndim != 1
+        or steps_given.dtype.kind != "i"
+    ):
         raise TypeError(f"{name}.push_steps must be a (k,) array of integers")
+    pushes = steps_given.shape
     _check_array(f"{name}.push_velocity", episode.push_velocity, (*pushes, 2))
     for before, after in zip(episode.push_steps, episode.push_steps[1:], strict=False):
         if before >= after:
@@ -75,7 +79,10 @@ def check_episode(episode: Episode, config: MicroduckConfig, name: str = "episod
 
 
 def _check_array(name: str, value: Any, shape: tuple[int, ...]) -> None:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"{name} must be float64 of shape {shape}: {error}") from error
     if array.dtype != np.float64 or array.shape != shape:
         raise ValueError(
             f"{name} must be float64 of shape {shape}, got {array.dtype} of {array.shape}"
@@ -93,12 +100,14 @@ def _check_factors(name: str, factors: Factors) -> None:
         for parameter, value in zip(SERVO, factors.servo, strict=True):
             if value < 0:
                 raise ValueError(f"{name}.servo: {parameter} must be 0 or more, got {value}")
-    for field, least in (("mass_scale", 0.0), ("floor_friction", None)):
+    check_switch(f"{name}.recompute_constants", factors.recompute_constants)
+    for field, above in (("mass_scale", True), ("floor_friction", False)):
         value = getattr(factors, field)
         if value is None:
             continue
-        if not np.isfinite(value) or value < 0 or value == least:
-            raise ValueError(f"{name}.{field} must be finite and positive, got {value!r}")
+        number = check_number(f"{name}.{field}", value)
+        if number < 0 or (above and number == 0):
+            raise ValueError(f"{name}.{field} must be positive, got {value!r}")
 
 
 def save_recording(path: str | Path, recording: Recording) -> None:
@@ -109,6 +118,8 @@ def save_recording(path: str | Path, recording: Recording) -> None:
     """
     episode, config = recording.episode, recording.config
     check_episode(episode, config)
+    if episode.sensor_noise and episode.noise is None:
+        raise ValueError("episode.noise is missing: take the episode from record()")
     actions = _check_actions(recording.actions, config)
     header = {
         "format": _FORMAT,
@@ -146,7 +157,9 @@ def load_recording(path: str | Path) -> Recording:
             arrays = dict(file)
         header = json.loads(str(arrays.pop("header")))
         kind, version = header["format"], header["version"]
-    except (ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # whatever zip, zlib and JSON have to say of a damaged file
         raise ValueError(f"{path} is no recorded episode, or it is damaged: {error}") from error
     if kind != _FORMAT or version != _VERSION:
         raise ValueError(
@@ -156,7 +169,7 @@ def load_recording(path: str | Path) -> Recording:
         config = _config(header["config"])
         factors = arrays.get("factors")
         if factors is not None:
-            _check_shape(factors, (FACTORS,))
+            _check_factor_vector(factors)
         episode = Episode(
             None if factors is None else Factors.from_vector(factors),
             header["latency"],
@@ -169,7 +182,7 @@ def load_recording(path: str | Path) -> Recording:
         )
         check_episode(episode, config)
         actions = _check_actions(arrays["actions"], config)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     return Recording(episode, config, actions)
 
@@ -188,7 +201,13 @@ def _config(plain: dict[str, Any]) -> MicroduckConfig:
 
 
 def _check_actions(actions: ArrayLike, config: MicroduckConfig) -> NDArray[np.float64]:
-    array = np.asarray(actions, np.float64).reshape(-1, ACTIONS)
+    given = np.asarray(actions)
+    if given.dtype.kind not in "fiu" or given.ndim != 2 or given.shape[1] != ACTIONS:
+        raise ValueError(
+            f"actions must be real numbers of shape (T, {ACTIONS}), got {given.dtype} of "
+            f"{given.shape}"
+        )
+    array = given.astype(np.float64)
     if len(array) > config.episode_steps:
         raise ValueError(
             f"actions: {len(array)} are more than episode_steps={config.episode_steps}"
@@ -198,6 +217,6 @@ def _check_actions(actions: ArrayLike, config: MicroduckConfig) -> NDArray[np.fl
     return array
 
 
-def _check_shape(array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    if array.shape != shape:
-        raise ValueError(f"factors must have shape {shape}, got {array.shape}")
+def _check_factor_vector(array: NDArray[Any]) -> None:
+    if array.dtype != np.float64 or array.shape != (FACTORS,) or array[-1] not in (0, 1):
+        raise ValueError(f"factors must be {FACTORS} float64, the last of them 0 or 1")

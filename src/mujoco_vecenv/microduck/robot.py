@@ -87,6 +87,9 @@ class Robot:
             if model.opt.disableflags & getattr(mujoco.mjtDisableBit, f"mjDSBL_{flag}"):
                 raise ModelError(f"{path}: the flag {name!r} must not be disabled")
 
+        if model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
+            raise ModelError(f"{path}: the flag 'sleep' must not be enabled")
+
         self.joints = np.array(joints)
         self.qpos = model.jnt_qposadr[joints].astype(np.int64)
         self.qvel = model.jnt_dofadr[joints].astype(np.int64)

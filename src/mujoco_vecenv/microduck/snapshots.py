@@ -24,6 +24,29 @@ _PHYSICS: Final = mujoco.mjtState.mjSTATE_INTEGRATION
 _WORD: Final = (1 << 64) - 1
 
 
+_SHAPES: Final[dict[str, tuple[str, tuple[int | None, ...]]]] = {
+    "physics": ("float64", (None,)),
+    "t": ("int64", ()),
+    "previous": ("float64", (ACTIONS,)),
+    "delayed": ("float64", (None, ACTIONS)),
+    "next_push": ("int64", ()),
+    "rng": ("uint64", (6,)),
+    "latency": ("int64", ()),
+    "angles": ("float64", (ACTIONS,)),
+    "velocities": ("float64", (ACTIONS,)),
+    "pushes": ("int64", ()),
+    "push_steps": ("int64", (None,)),
+    "push_velocity": ("float64", (None, 2)),
+    "sensor_noise": ("bool", ()),
+    "noise_recorded": ("bool", ()),
+    "noise": ("float64", (None, NOISE)),
+    "randomized": ("bool", ()),
+    "factors": ("float64", (FACTORS,)),
+}
+"""Array to its dtype and the shape of a row; None where that depends on the episodes."""
+_NAMES: Final = frozenset(_SHAPES)
+
+
 @dataclass(slots=True)
 class EnvState:
     """One environment between two steps.
@@ -140,7 +163,10 @@ def unpack(
     if "header" not in snapshot:
         raise ValueError("this is no snapshot of mujoco-vecenv: it has no 'header'")
     _check_header(str(snapshot["header"]), n, config)
-    arrays = {name: np.asarray(snapshot[name]) for name in snapshot if name != "header"}
+    try:
+        arrays = {name: np.asarray(snapshot[name]) for name in snapshot if name in _NAMES}
+    except Exception as error:  # whatever zip and zlib have to say of a damaged file
+        raise ValueError(f"the snapshot is damaged: {error}") from error
     _check_arrays(arrays, n, config, nstate)
     states = [_state(arrays, i) for i in range(n)]
     for i, state in enumerate(states):
@@ -189,7 +215,8 @@ def _check_header(text: str, n: int, config: MicroduckConfig) -> None:
         header = json.loads(text)
         theirs = header["config"]
         found = {"version": header["version"], "mujoco": header["mujoco"], "n": header["n"]}
-    except (ValueError, KeyError, TypeError) as error:
+        theirs.items()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError("the snapshot's header is damaged") from error
     expected = {"version": _VERSION, "mujoco": mujoco.__version__, "n": n}
     ours = plain_config(config)
@@ -206,27 +233,8 @@ def _check_arrays(
     arrays: Mapping[str, NDArray[Any]], n: int, config: MicroduckConfig, nstate: int
 ) -> None:
     """Raise ValueError at the first array that no snapshot of n such environments has."""
-    f, i, b = "float64", "int64", "bool"
     steps = config.episode_steps
-    shapes: dict[str, tuple[str, tuple[int | None, ...]]] = {
-        "physics": (f, (nstate,)),
-        "t": (i, ()),
-        "previous": (f, (ACTIONS,)),
-        "delayed": (f, (None, ACTIONS)),
-        "next_push": (i, ()),
-        "rng": ("uint64", (6,)),
-        "latency": (i, ()),
-        "angles": (f, (ACTIONS,)),
-        "velocities": (f, (ACTIONS,)),
-        "pushes": (i, ()),
-        "push_steps": (i, (None,)),
-        "push_velocity": (f, (None, 2)),
-        "sensor_noise": (b, ()),
-        "noise_recorded": (b, ()),
-        "noise": (f, (None, NOISE)),
-        "randomized": (b, ()),
-        "factors": (f, (FACTORS,)),
-    }
+    shapes = {**_SHAPES, "physics": ("float64", (nstate,))}
     for name, (dtype, shape) in shapes.items():
         if name not in arrays:
             raise ValueError(f"the snapshot is damaged: it has no {name!r}")
@@ -249,6 +257,16 @@ def _check_arrays(
     for name, most in limits.items():
         if ((arrays[name] < 0) | (arrays[name] > most)).any():
             raise ValueError(f"the snapshot is damaged: {name!r} is not within 0 … {most}")
+    words = arrays["rng"]
+    if (words[:, 3] % 2 == 0).any() or (words[:, 4] > 1).any() or (words[:, 5] >> 32).any():
+        raise ValueError("the snapshot is damaged: 'rng' is no state of a PCG64 generator")
+    if (arrays["next_push"] > arrays["pushes"]).any():
+        raise ValueError("the snapshot is damaged: 'next_push' is beyond its 'pushes'")
+    if (np.abs(arrays["previous"]) > 1).any() or (np.abs(arrays["delayed"]) > 1).any():
+        raise ValueError("the snapshot is damaged: 'previous' and 'delayed' must be within [-1, 1]")
+    recompute = arrays["factors"][arrays["randomized"], -1]
+    if not np.isin(recompute, (0.0, 1.0)).all():
+        raise ValueError("the snapshot is damaged: the last of 'factors' must be 0 or 1")
     if arrays["noise_recorded"].any() and arrays["noise"].shape[1] != steps + 1:
         raise ValueError(f"the snapshot is damaged: 'noise' needs {steps + 1} rows")
     for name in ("physics", "previous", "delayed"):

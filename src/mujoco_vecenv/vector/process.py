@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 import sys
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping
@@ -135,6 +136,15 @@ class ProcessEnvs:
             self.close()
             raise
 
+    def abandon(self) -> None:
+        """Leave the workers to the process that this one was forked from."""
+        self.close.detach()
+        for pipe in self._pipes:
+            pipe.close()
+        for worker in self._workers:
+            # Or this process would end them when it ends itself.
+            multiprocessing.process._children.discard(worker)  # type: ignore[attr-defined]
+
 
 def _work(pipe: Connection, seed: int, config: MicroduckConfig, with_terms: bool) -> None:
     """Serve one environment until the pipe closes."""
@@ -189,10 +199,11 @@ def _end(pipes: list[Connection], workers: list[BaseProcess]) -> None:
     """Close the pipes, which ends the workers, and reap every one of them."""
     for pipe in pipes:
         pipe.close()
+    deadline = time.monotonic() + _GRACE
     for worker in workers:
         if worker.pid is None:  # never started
             continue
-        worker.join(_GRACE)
+        worker.join(max(0.0, deadline - time.monotonic()))
         if worker.is_alive():
             worker.kill()
             worker.join()

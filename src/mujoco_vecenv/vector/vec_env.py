@@ -181,7 +181,7 @@ class VecEnv:
         """Return what the running episode of each environment drew.
 
         An episode is a value: `reset(episodes=…)` runs it again on any backend, and
-        `microduck.episodes.save_recording` writes it to a file together with the actions taken.
+        `mujoco_vecenv.save_recording` writes it to a file together with the actions taken.
 
         Raises:
             RuntimeError: the environments are closed.
@@ -281,6 +281,8 @@ class VecEnv:
         """Give up in a forked process: it has none of the threads, and shares the pipes."""
         if self._envs is not None:
             _LEFT_BEHIND.append(self._envs)  # not deleted: that would wait for the threads
+            if isinstance(self._envs, ProcessEnvs):
+                self._envs.abandon()
             self._envs = None
             self._why_closed = " in this process, which was forked from the one it belongs to"
 
