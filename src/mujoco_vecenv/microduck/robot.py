@@ -46,8 +46,7 @@ class Robot:
         stand: id of the STAND keyframe.
         trunk: id of the trunk's body.
         floor: id of the floor's geom.
-        joints: (14,) ids of the actuated joints, in actuator order.
-        qpos: (14,) addresses of those joints in qpos.
+        qpos: (14,) addresses of the actuated joints in qpos, in actuator order.
         qvel: (14,) addresses of those joints in qvel.
         default: (14,) their angles in STAND, rad.
         default_velocity: (14,) their velocities in STAND, rad/s.
@@ -90,7 +89,6 @@ class Robot:
         if model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
             raise ModelError(f"{path}: the flag 'sleep' must not be enabled")
 
-        self.joints = np.array(joints)
         self.qpos = model.jnt_qposadr[joints].astype(np.int64)
         self.qvel = model.jnt_dofadr[joints].astype(np.int64)
         self.default = model.key_qpos[self.stand][self.qpos].copy()
