@@ -43,12 +43,8 @@ def draw_episode(rng: Generator, config: MicroduckConfig, robot: Robot) -> Episo
 
     The sensors' noise comes after these from the same generator, observation by observation.
     """
-    factors, latency, init_noise, sensor_noise = (
-        None,
-        config.latency,
-        config.init_noise,
-        config.sensor_noise,
-    )
+    factors = None
+    latency, init_noise, sensor_noise = config.latency, config.init_noise, config.sensor_noise
     dr = config.dr
     if dr is not None:
         factors = draw_factors(rng, dr)
