@@ -338,7 +338,7 @@ def test_a_damaged_recording_is_refused(tmp_path, capsys):
     whole = file.read_bytes()
     arrays = dict(np.load(file))
     file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="no recorded episode, or it is damaged"):
+    with pytest.raises(ValueError, match="no mujoco-vecenv episode, or it is damaged"):
         load_recording(file)
     np.savez(file, **{**arrays, "angles": np.zeros(3)})
     with pytest.raises(ValueError, match=r"damaged: episode.angles must be float64"):

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from mujoco_vecenv import __version__, contract, machine, replay
+from mujoco_vecenv import __version__, contract, machine, replay, run_as
 from mujoco_vecenv.bench import cli as bench
 from mujoco_vecenv.bench import kinds
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
@@ -25,6 +26,7 @@ from mujoco_vecenv.terminal import (
     print_facts,
     progress_bar,
 )
+from mujoco_vecenv.train import cli as training
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     contract_.set_defaults(run=_contract)
 
     bench.add_parser(commands)
+    training.add_parsers(commands)
 
     replay_ = commands.add_parser(
         "replay", help="run a recorded episode again on the reference, and show its trajectory"
@@ -73,6 +76,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     replay_.add_argument("--plot", type=new_file, help="the PNG to draw (default: beside the file)")
     replay_.set_defaults(run=_replay)
+
+    run_as_ = commands.add_parser(
+        "run-as", help="run a script written for another VecEnv on this one, unedited"
+    )
+    run_as_.add_argument("module", help="the module from which the script imports VecEnv")
+    run_as_.add_argument("script", type=Path, help="the script")
+    run_as_.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's command line")
+    run_as_.set_defaults(run=_run_as)
 
     render = commands.add_parser("render", help="draw the robot in STAND to a PNG file")
     render.add_argument("file", type=new_file, help="the PNG to write")
@@ -198,6 +209,15 @@ def _replay(options: argparse.Namespace) -> int:
     path = options.plot or options.file.with_suffix(".png")
     replay.plot(trajectory, options.file.name, path)
     console.print(f"wrote {path}")
+    return 0
+
+
+def _run_as(options: argparse.Namespace) -> int:
+    try:
+        run_as.run_as(options.module, options.script, options.arguments)
+    except run_as.ScriptError as error:
+        traceback.print_exception(error.__cause__)
+        return 1
     return 0
 
 

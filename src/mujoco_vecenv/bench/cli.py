@@ -59,6 +59,9 @@ def add_parser(commands: Any) -> None:
     _number(randomization, "--n", 64, "environments")
     _rounds(randomization)
 
+    train = _kind(kind, "train", kinds.train, "train the default policy on each backend in turns")
+    _number(train, "--rounds", 5, "counted windows of each contestant, 20 updates each")
+
     scale = _kind(
         kind, "scale", kinds.scale, "rate, overhead and memory from one environment to thousands"
     )

@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from mujoco_vecenv.archive import digest
 from mujoco_vecenv.bench.record import Run
 from mujoco_vecenv.bench.windows import (
     MODES,
@@ -111,6 +115,48 @@ def compare(
                 actions = random_actions(config.episode_steps, n)
                 contestants[backend] = env_window(envs, actions)
             run.take_turns({"n": n, "threads": min(n, usable_cpus())}, contestants, rounds, seconds)
+
+
+def train(run: Run, config: MicroduckConfig, *, rounds: int) -> None:
+    """Train the default policy on each backend in turns, evaluations and checkpoints included.
+
+    One more contestant has PyTorch use its own threads, one a core, in the update.
+    """
+    from mujoco_vecenv.train import run as training
+    from mujoco_vecenv.train.config import PPOConfig
+    from mujoco_vecenv.train.folder import RunConfig
+
+    what = RunConfig(PPOConfig(), config)
+    run.progress.expect(len(_TRAINERS) * (rounds + 1))
+    parts: dict[str, list[dict[str, float]]] = {name: [] for name in _TRAINERS}
+    row: dict[str, Any] = {"n": what.ppo.n, "threads": usable_cpus()}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        trainers = {
+            name: stack.enter_context(training.Run(what, folder / name, backend))
+            for name, (backend, _) in _TRAINERS.items()
+        }
+
+        def window(name: str) -> int:
+            with training.torch_threads(_TRAINERS[name][1] or usable_cpus()):
+                lines = [trainers[name].update() for _ in range(training.EVERY)]
+            times = [line["time"] for line in lines]
+            parts[name].append({p: sum(t.get(p, 0.0) for t in times) for p in training.PARTS})
+            return len(lines) * what.ppo.batch
+
+        run.take_turns(row, {name: partial(window, name) for name in _TRAINERS}, rounds, 0.0)
+        # Of the counted windows only; the first was the one that warmed up.
+        row["parts"] = {name: windows[1:] for name, windows in parts.items()}
+        row["digests"] = {name: digest(t.ppo.state_arrays()) for name, t in trainers.items()}
+
+
+_TRAINERS: Final = {
+    "batch": ("batch", 1),
+    "process": ("process", 1),
+    "sync": ("sync", 1),
+    "batch, torch's threads": ("batch", None),
+}
+"""Contestant to its backend and PyTorch's number of threads, None for one a core."""
 
 
 def randomization(

@@ -17,6 +17,7 @@ CORES = (4, 8, 16, 32, 64)
 RATIOS = {
     "layers": (("env", "engine"), ("env", "bare")),
     "compare": (("batch", "process"), ("batch", "sync")),
+    "train": (("batch", "process"), ("batch", "sync"), ("batch", "batch, torch's threads")),
     "randomization": (("noise", "plain"), ("own physics", "shared physics")),
 }
 """Kind to the pairs of contestants whose ratio it is about."""
@@ -26,7 +27,7 @@ def tables(record: Record) -> list[Table]:
     """Return the tables of a record."""
     kind = record["kind"]
     if kind in RATIOS:
-        return [_turns_table(record)]
+        return [_turns_table(record)] + ([_parts_table(record)] if kind == "train" else [])
     makers: dict[str, Callable[[Record], list[Table]]] = {
         "sweep": _sweep_tables,
         "sustained": _sustained_tables,
@@ -47,6 +48,14 @@ def summary(record: Record) -> list[str]:
     if record["kind"] == "sustained" and record["rows"]:
         low, high, verdict = verdicts.plateau(rates(record["rows"][0]["windows"]["env"]))
         lines.append(f"plateau {low:,.0f} to {high:,.0f} env-steps/s: {verdict}")
+    if record["kind"] == "train":
+        for digests in (row["digests"] for row in record["rows"] if "digests" in row):
+            backends = {name: digests[name] for name in ("batch", "process", "sync")}
+            equal = len(set(backends.values())) == 1
+            lines.append(
+                "the policies, optimisers and environments are "
+                + ("equal, byte for byte" if equal else f"NOT EQUAL: {backends}")
+            )
     return lines + [f"warning: {warning}" for warning in record["warnings"]]
 
 
@@ -170,6 +179,30 @@ def _turns_table(record: Record) -> Table:
                 *(f"{statistics.median(rates(windows[name])):,.0f}" for name in names),
                 *(f"{_ratio(row, a, b):.3f}" for a, b in pairs),
                 str(rounds),
+            )
+    return table
+
+
+def _parts_table(record: Record) -> Table:
+    """Return where a training second goes: medians over windows."""
+    rows = [row for row in record["rows"] if row.get("parts")]
+    names = list(rows[0]["parts"]["batch"][0]) if rows else []
+    table = _table("contestant", *names, "rest", "s per window")
+    table.columns[0].justify = "left"
+    table.title = "where a training second goes, % of it: medians over windows"
+    for row in rows:
+        for contestant, windows in row["parts"].items():
+            totals = [window["seconds"] for window in row["windows"][contestant]]
+            shares = [
+                [window[part] / total for window, total in zip(windows, totals, strict=True)]
+                for part in names
+            ]
+            medians = [statistics.median(share) for share in shares]
+            table.add_row(
+                contestant,
+                *(f"{share:.1%}" for share in medians),
+                f"{max(0.0, 1 - sum(medians)):.1%}",
+                f"{statistics.median(totals):.2f}",
             )
     return table
 

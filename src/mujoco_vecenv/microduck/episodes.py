@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +11,7 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mujoco_vecenv import archive
 from mujoco_vecenv.checks import check_integer, check_number, check_switch
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.draws import Episode
@@ -122,14 +124,12 @@ def save_recording(path: str | Path, recording: Recording) -> None:
         raise ValueError("episode.noise is missing: take the episode from record()")
     actions = _check_actions(recording.actions, config)
     header = {
-        "format": _FORMAT,
-        "version": _VERSION,
         "mujoco": mujoco.__version__,
         "config": plain_config(config),
         "latency": int(episode.latency),
         "sensor_noise": bool(episode.sensor_noise),
     }
-    arrays: dict[str, Any] = {
+    arrays: archive.Arrays = {
         "angles": episode.angles,
         "velocities": episode.velocities,
         "push_steps": episode.push_steps,
@@ -140,8 +140,7 @@ def save_recording(path: str | Path, recording: Recording) -> None:
         arrays["noise"] = episode.noise
     if episode.factors is not None:
         arrays["factors"] = episode.factors.as_vector()
-    with open(path, "wb") as file:
-        np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+    archive.save(path, _FORMAT, _VERSION, header, arrays)
 
 
 def load_recording(path: str | Path) -> Recording:
@@ -152,21 +151,9 @@ def load_recording(path: str | Path) -> Recording:
     Raises:
         ValueError: the file is no recording, of another version, or damaged.
     """
+    header, arrays = archive.load(path, _FORMAT, _VERSION)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-        header = json.loads(str(arrays.pop("header")))
-        kind, version = header["format"], header["version"]
-    except OSError:
-        raise
-    except Exception as error:  # whatever zip, zlib and JSON have to say of a damaged file
-        raise ValueError(f"{path} is no recorded episode, or it is damaged: {error}") from error
-    if kind != _FORMAT or version != _VERSION:
-        raise ValueError(
-            f"{path} is a {kind!r} of version {version}; expected {_FORMAT!r} of version {_VERSION}"
-        )
-    try:
-        config = _config(header["config"])
+        config = config_from_plain(header["config"])
         factors = arrays.get("factors")
         if factors is not None:
             _check_factor_vector(factors)
@@ -194,10 +181,14 @@ def plain_config(config: MicroduckConfig) -> dict[str, Any]:
     return plain
 
 
-def _config(plain: dict[str, Any]) -> MicroduckConfig:
-    """Return the configuration that `plain_config` made plain."""
-    dr = plain.pop("dr")
-    return MicroduckConfig.from_keywords(plain | {"dr": None if dr is None else DRConfig(**dr)})
+def config_from_plain(plain: Mapping[str, Any]) -> MicroduckConfig:
+    """Return the configuration that `plain_config` made plain.
+
+    Raises:
+        TypeError, ValueError: it was not made so.
+    """
+    dr = plain.get("dr")
+    return MicroduckConfig.from_keywords({**plain, "dr": None if dr is None else DRConfig(**dr)})
 
 
 def _check_actions(actions: ArrayLike, config: MicroduckConfig) -> NDArray[np.float64]:

@@ -1,0 +1,1 @@
+"""PPO on any backend, and what becomes of a policy: evaluation, comparison, export."""

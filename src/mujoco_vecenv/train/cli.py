@@ -1,0 +1,452 @@
+"""`mjvec train`, and what becomes of a policy: eval, gap, baseline, compare-runs, export."""
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from datetime import datetime
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from mujoco_vecenv import machine
+from mujoco_vecenv.archive import digest
+from mujoco_vecenv.checks import check_integer
+from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
+from mujoco_vecenv.microduck.rewards import REWARDS
+from mujoco_vecenv.terminal import (
+    console,
+    new_file,
+    positive_integer,
+    print_facts,
+    progress_bar,
+)
+from mujoco_vecenv.train import compare, evaluate, export, policy, report
+from mujoco_vecenv.train.config import PRESETS, PPOConfig
+from mujoco_vecenv.train.folder import CURVE, Line, RunConfig, read_checkpoint, read_log
+from mujoco_vecenv.vector.vec_env import BACKENDS
+
+_DRAW_EVERY: Final = 60.0  # seconds between plots of the curve
+
+
+def add_parsers(commands: Any) -> None:
+    """Add the commands to the parser's."""
+    train = commands.add_parser(
+        "train", help="train a policy with PPO", argument_default=argparse.SUPPRESS
+    )
+    train.add_argument("--preset", choices=PRESETS, help="where the values below begin (default)")
+    for option in fields(PPOConfig):
+        train.add_argument(
+            f"--{option.name.replace('_', '-')}",
+            type=int if option.type is int else float,
+            metavar="N" if option.type is int else "X",
+            help=f"{option.metadata['doc']} ({option.default})",
+        )
+    train.add_argument("--variant", choices=SCENES, help="the robot's model (groundcontact)")
+    train.add_argument("--reward", choices=REWARDS, help="the reward's version (v2)")
+    train.add_argument("--dr", action="store_true", help="domain randomisation and sensor noise")
+    train.add_argument("--episode-steps", type=int, metavar="N", help="control steps (250)")
+    train.add_argument("--n-pushes", type=int, metavar="N", help="pushes in an episode (3)")
+    train.add_argument(
+        "--push-speed", type=float, nargs=2, metavar="X", help="least and most, m/s (0.15 0.45)"
+    )
+    train.add_argument("--seed", type=int, help="seed of everything drawn (0)")
+    train.add_argument("--backend", choices=BACKENDS, help="what the environments run on (batch)")
+    train.add_argument("--threads", type=positive_integer, help="threads of the batch backend")
+    train.add_argument("--tag", help="name of the run (the date)")
+    train.add_argument("--runs", type=Path, help="folder of the runs' folders (runs)")
+    train.add_argument(
+        "--chunk-steps", type=positive_integer, metavar="N", help="stop after this many steps"
+    )
+    train.add_argument(
+        "--resume",
+        nargs="?",
+        const=None,
+        type=Path,
+        metavar="RUN",
+        help="go on with the run of this tag, or from another run or checkpoint in a new folder",
+    )
+    train.add_argument(
+        "--verify-backends",
+        action="store_true",
+        help="train a few updates on every backend instead, and compare all bytes",
+    )
+    train.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard")
+    train.set_defaults(run=_train)
+
+    eval_ = _evaluation(commands, "eval", "evaluate a policy against holding the STAND pose")
+    eval_.add_argument("policy", type=Path, help="a policy's file, or the folder of its run")
+    _environment_options(eval_)
+    eval_.set_defaults(run=_eval)
+
+    gap = _evaluation(commands, "gap", "evaluate policies on other variants and randomisation")
+    gap.add_argument("policies", type=Path, nargs="+", help="policies' files, or their runs")
+    gap.add_argument("--variants", nargs="+", choices=SCENES, help="models to try (all)")
+    gap.set_defaults(run=_gap)
+
+    baseline = _evaluation(commands, "baseline", "evaluate no policy: hold the pose, act randomly")
+    _environment_options(baseline)
+    baseline.set_defaults(run=_baseline)
+
+    compare = commands.add_parser("compare-runs", help="training runs side by side")
+    compare.add_argument("runs", type=Path, nargs="+", help="folders of runs")
+    compare.add_argument("--plot", type=new_file, help="PNG to draw the curves to")
+    compare.add_argument("--json", type=new_file, help="JSON to write")
+    compare.set_defaults(run=_compare)
+
+    export = commands.add_parser("export", help="write a policy as an ONNX file")
+    export.add_argument("policy", type=Path, help="a policy's file, or the folder of its run")
+    export.add_argument("--out", type=new_file, help="ONNX to write (beside the policy)")
+    export.set_defaults(run=_export)
+
+
+def _evaluation(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_)
+    parser.add_argument(
+        "--episodes", type=positive_integer, default=100, help="episodes of each seed (100)"
+    )
+    parser.add_argument("--seeds", type=positive_integer, default=5, help="seeds, from 0 (5)")
+    parser.add_argument("--threads", type=positive_integer, help="threads (all)")
+    parser.add_argument("--json", type=new_file, help="JSON to write")
+    parser.add_argument("--plot", type=new_file, help="PNG to draw")
+    return parser
+
+
+def _environment_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--variant", choices=SCENES, help="the robot's model (as trained)")
+    parser.add_argument("--reward", choices=REWARDS, help="the reward's version (as trained)")
+    parser.add_argument("--dr", action="store_true", help="domain randomisation and sensor noise")
+
+
+def _train(options: argparse.Namespace) -> int:
+    given = vars(options)
+    backend, threads = given.get("backend", "batch"), given.get("threads")
+    checkpoint = None
+    runs = given.get("runs", Path("runs"))
+    folder = runs / given.get("tag", f"train-{datetime.now():%Y%m%d-%H%M%S}")
+    if "resume" in given:
+        if given["resume"] is None and "tag" not in given:
+            raise ValueError("--resume needs the run's --tag, or a run to go on from")
+        checkpoint = read_checkpoint(given["resume"] or folder, console.print)
+        config = _resumed(checkpoint.config, given)
+    else:
+        changes = {o.name: given[o.name] for o in fields(PPOConfig) if o.name in given}
+        preset = PRESETS[given.get("preset", "default")]
+        config = RunConfig(
+            PPOConfig(**preset.ppo | changes),
+            MicroduckConfig(**{"reward": "v2"} | preset.env | _environment(given)),
+            check_integer("seed", given.get("seed", 0), 0),
+        )
+    try:
+        from mujoco_vecenv.train import run, verify
+    except ImportError as error:
+        raise ImportError(
+            f"training needs PyTorch: pip install 'mujoco-vecenv[train]' ({error})"
+        ) from error
+    with run.torch_threads(1):
+        if "verify_backends" in given:
+            return _verify(verify, config)
+        writer = _tensorboard(folder) if "tensorboard" in given else None
+        with run.Run(config, folder, backend, threads, checkpoint) as training:
+            return _go(training, given.get("chunk_steps"), writer)
+
+
+def _environment(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that are the environments'."""
+    return {
+        option.name: given[option.name]
+        for option in fields(MicroduckConfig)
+        if option.name in given
+    }
+
+
+def _resumed(config: RunConfig, given: dict[str, Any]) -> RunConfig:
+    """Return the configuration of a resumed run; refuse what it cannot change."""
+    if given.get("seed", config.seed) != config.seed:
+        raise ValueError(f"the run has seed {config.seed}, which --resume cannot change")
+    asked = replace(config.env, **_environment(given))
+    for field in fields(asked):
+        if getattr(asked, field.name) != (value := getattr(config.env, field.name)):
+            raise ValueError(f"the run has {field.name} {value!r}, which --resume cannot change")
+    if "preset" in given:
+        raise ValueError("--resume goes on with the run's own values: leave --preset out")
+    return config.changed({o.name: given[o.name] for o in fields(PPOConfig) if o.name in given})
+
+
+def _go(training: Any, chunk: int | None, writer: Any) -> int:
+    """Train to the end, or for a chunk of steps, or until Ctrl-C."""
+    config, folder = training.config, training.folder
+    _say(f"{folder}: {_describe(config)}; {training.envs.backend}")
+    total, begun = config.ppo.total_steps, training.ppo.steps_done
+    last = total if chunk is None else min(total, begun + chunk)
+    if begun >= last:
+        raise ValueError(f"the run has done its {begun:,} steps: give a larger --total-steps")
+    drawn = perf_counter()
+    slow = False
+    with progress_bar("env-steps") as progress, _stop_on_signal() as stopped:
+        bar = progress.add_task("train", total=last, completed=begun)
+        while training.ppo.steps_done < last and not stopped:
+            line = training.update()
+            progress.update(bar, completed=line["steps"], description=_brief(line))
+            if writer is not None:
+                _write_scalars(writer, line)
+            if "evaluation" in line:
+                _say(_brief(line) + _tested(line["evaluation"]))
+                if perf_counter() - drawn > _DRAW_EVERY:
+                    drawn = perf_counter()
+                    _draw_curve(training)
+            if training.slow and not slow:
+                console.print(
+                    f"the rate fell to {line['time']['rate']:,.0f} env-steps/s, more than 20% "
+                    "below its recent level: is something else running?",
+                    style="yellow",
+                )
+            slow = training.slow
+    training.checkpoint()
+    _draw_curve(training)
+    if writer is not None:
+        writer.close()
+    _say(f"wrote {folder / policy.FILE}")
+    if stopped:
+        console.print(f"stopped; mjvec train --resume --tag {folder.name} goes on")
+        return 130
+    return 0
+
+
+def _verify(verify: Any, config: RunConfig) -> int:
+    """Train on every backend and compare all that is left."""
+    trained = {}
+    with progress_bar("updates") as progress:
+        bar = progress.add_task("verify", total=verify.UPDATES * len(verify.CONTESTANTS))
+        for name, placement in verify.CONTESTANTS.items():
+            progress.update(bar, description=name)
+            trained[name] = verify.train(
+                config, advance=lambda count: progress.advance(bar, count), **placement
+            )
+    first = next(iter(trained.values()))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.title = f"{verify.UPDATES} updates: {_describe(config)}"
+    for column in ("environments on", "arrays", "bytes", "SHA-256", "differences"):
+        table.add_column(column)
+    for name, result in trained.items():
+        differences = result.differences(first)
+        table.add_row(
+            name,
+            str(len(result.arrays)),
+            f"{sum(array.nbytes for array in result.arrays.values()):,}",
+            digest(result.arrays),
+            ", ".join(differences) or "none",
+            style="red" if differences else "",
+        )
+    console.print(table)
+    equal = not any(result.differences(first) for result in trained.values())
+    console.print(
+        "[green]The same policy, byte for byte.[/green]" if equal else "[red]Not equal.[/red]"
+    )
+    print_facts(machine.describe())
+    return 0 if equal else 1
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[list[int]]:
+    """Gather the first Ctrl-C or SIGTERM, so that the update can end; let the second through."""
+    stopped: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        stopped.append(number)
+        for which in before:
+            signal.signal(which, signal.default_int_handler)
+        console.print("stopping after this update (again to stop at once)")
+
+    before = {which: signal.signal(which, stop) for which in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+
+
+def _say(text: str) -> None:
+    """Print a line as it is, wherever it ends."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _describe(config: RunConfig) -> str:
+    ppo, env = config.ppo, config.env
+    return (
+        f"{env.variant}, reward {env.reward}{', DR' if env.dr else ''}, seed {config.seed}, "
+        f"{ppo.n} environments x {ppo.steps} steps, {ppo.total_steps:,} steps in all"
+    )
+
+
+def _brief(line: Line) -> str:
+    mean = "–" if line["return"] is None else f"{line['return']:.0f}"
+    return (
+        f"{line['steps']:>10,} steps {line['time']['rate']:>6,.0f}/s  return {mean:>4}  "
+        f"clip {line['clip_fraction']:.3f}  KL {line['kl']:.4f}  σ {line['std']:.3f}  "
+        f"lr {line['learning_rate']:.2e}"
+    )
+
+
+def _tested(evaluation: dict[str, float]) -> str:
+    return f"  evaluated {evaluation['return']:.0f}, upright {evaluation['upright']:.0%}"
+
+
+def _draw_curve(training: Any) -> None:
+    try:
+        curve = report.Curve("training", read_log(training.folder))
+        report.curves_plot([curve], _describe(training.config), training.folder / CURVE)
+    except ImportError as error:
+        console.print(f"no curve: {error}", markup=False)
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError("--tensorboard needs tensorboard: pip install tensorboard") from error
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+def _write_scalars(writer: Any, line: Line) -> None:
+    values = {**line, **line["time"]} | {
+        f"evaluation/{name}": value for name, value in line.get("evaluation", {}).items()
+    }
+    for name, value in values.items():
+        if isinstance(value, int | float):
+            writer.add_scalar(name, value, line["steps"])
+
+
+def _eval(options: argparse.Namespace) -> int:
+    loaded = policy.Policy.load(options.policy)
+    config = _changed(evaluate.usual(loaded.config), options)
+    contestants: dict[str, evaluate.Act] = {"policy": loaded.actor(), "hold STAND": evaluate.hold}
+    results = _contest(contestants, {"": config}, options)
+    flat = {name: places[""] for name, places in results.items()}
+    console.print(report.evaluation_table(flat))
+    _write_results(options, flat, str(options.policy), loaded.header["steps"])
+    return 0
+
+
+def _gap(options: argparse.Namespace) -> int:
+    results: dict[str, Any] = {}
+    for path in options.policies:
+        loaded = policy.Policy.load(path)
+        variants = [loaded.config.variant]
+        variants += [v for v in options.variants or SCENES if v not in variants]
+        places = evaluate.places(evaluate.usual(loaded.config), variants)
+        results |= _contest({str(path): loaded.actor()}, places, options)
+    console.print(report.gap_table(results))
+    if options.plot:
+        flat = {f"{p}, {place}": r for p, places in results.items() for place, r in places.items()}
+        _plot_returns(flat, "policies on other variants", options.plot)
+    _write_json(options.json, results)
+    return 0
+
+
+def _baseline(options: argparse.Namespace) -> int:
+    config = _changed(MicroduckConfig(reward="v2"), options)
+    contestants: dict[str, evaluate.Act] = {
+        "hold STAND": evaluate.hold,
+        "random": evaluate.random_actions(),
+    }
+    results = _contest(contestants, {"": config}, options)
+    flat = {name: places[""] for name, places in results.items()}
+    console.print(report.evaluation_table(flat))
+    console.print(report.shares_table(flat))
+    _write_results(options, flat, "no policy", None)
+    return 0
+
+
+def _contest(
+    contestants: dict[str, evaluate.Act],
+    places: dict[str, MicroduckConfig],
+    options: argparse.Namespace,
+) -> dict[str, dict[str, Any]]:
+    """Evaluate every contestant on every place."""
+    results: dict[str, dict[str, Any]] = {name: {} for name in contestants}
+    with progress_bar("episodes") as progress:
+        total = options.episodes * options.seeds * len(contestants) * len(places)
+        bar = progress.add_task("evaluate", total=total)
+        for place, config in places.items():
+            for name, act in contestants.items():
+                progress.update(bar, description=escape(f"{name} {place}".strip()))
+                results[name][place] = evaluate.evaluate(
+                    act,
+                    config,
+                    options.episodes,
+                    range(options.seeds),
+                    options.threads,
+                    lambda count: progress.advance(bar, count),
+                )
+    return results
+
+
+def _changed(config: MicroduckConfig, options: argparse.Namespace) -> MicroduckConfig:
+    changes = {name: getattr(options, name) for name in ("variant", "reward", "dr")}
+    return replace(config, **{name: value for name, value in changes.items() if value})
+
+
+def _write_results(
+    options: argparse.Namespace, results: dict[str, Any], title: str, steps: int | None
+) -> None:
+    if options.plot:
+        after = "" if steps is None else f" after {steps:,} steps"
+        _plot_returns(results, f"{title}{after}", options.plot)
+    _write_json(options.json, results)
+
+
+def _plot_returns(results: dict[str, Any], title: str, path: Path) -> None:
+    report.evaluation_plot({name: r["returns"] for name, r in results.items()}, title, path)
+    _say(f"wrote {path}")
+
+
+def _write_json(path: Path | None, results: dict[str, Any]) -> None:
+    if path is not None:
+        record = {
+            "command": shlex.join(["mjvec", *sys.argv[1:]]),
+            "machine": machine.describe(),
+            "results": results,
+        }
+        path.write_text(json.dumps(record, indent=1) + "\n")
+        _say(f"wrote {path}")
+
+
+def _compare(options: argparse.Namespace) -> int:
+    runs = [compare.read_run(folder) for folder in options.runs]
+    found = compare.groups(runs)
+    for table in report.runs_tables(found):
+        console.print(table)
+    if options.plot:
+        curves = [report.Curve(name, run.log) for name, group in found.items() for run in group]
+        report.curves_plot(curves, "training runs", options.plot)
+        _say(f"wrote {options.plot}")
+    _write_json(options.json, {n: [r.figures() for r in g] for n, g in found.items()})
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    loaded = policy.Policy.load(options.policy)
+    beside = options.policy / policy.FILE if options.policy.is_dir() else options.policy
+    path = options.out or beside.with_suffix(".onnx")
+    export.export(loaded, path)
+    obs = evaluate.observations(loaded.actor(), loaded.config, export.OBSERVATIONS)
+    largest = export.largest_difference(loaded, path, obs)
+    if largest >= export.LIMIT:
+        path.unlink()
+        raise RuntimeError(f"{path} would differ from PyTorch by {largest:.2e}: not written")
+    times = export.latency(path, obs)
+    _say(f"wrote {path}")
+    console.print(
+        f"against PyTorch on {len(obs):,} observations: largest difference {largest:.2e}\n"
+        f"one action on one thread: p50 {times['p50']:.1f} µs, p99 {times['p99']:.1f} µs"
+    )
+    return 0

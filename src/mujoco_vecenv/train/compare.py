@@ -1,0 +1,84 @@
+"""Training runs side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Final
+
+from mujoco_vecenv.train.folder import Line, RunConfig, read_checkpoint, read_log
+
+LAST: Final = 50
+"""A run's figures are means over its last 50 updates."""
+FIGURES: Final = ("return", "clip_fraction", "kl", "std", "rate")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run as its folder tells it.
+
+    Attributes:
+        folder: where it lies.
+        config: what was trained.
+        log: its lines.
+    """
+
+    folder: Path
+    config: RunConfig
+    log: Sequence[Line]
+
+    def figures(self) -> dict[str, float]:
+        """Return the means of FIGURES over the last updates; of the rate, the median over all."""
+        last = self.log[-LAST:]
+        values = {
+            name: mean(line[name] for line in last if line[name] is not None)
+            for name in FIGURES
+            if name != "rate"
+        }
+        tests = [line["evaluation"]["return"] for line in last if "evaluation" in line]
+        if tests:
+            values["evaluated"] = mean(tests)
+        return values | {"rate": median(line["time"]["rate"] for line in self.log)}
+
+
+def read_run(folder: Path) -> Finished:
+    """Read a run's folder.
+
+    Raises:
+        OSError: it is no run's folder.
+        ValueError: a file in it is damaged.
+    """
+    log = read_log(folder)
+    if not any(line["return"] is not None for line in log):
+        raise ValueError(f"{folder} has no finished episode yet")
+    return Finished(folder, read_checkpoint(folder).config, log)
+
+
+def groups(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
+    """Return runs that differ in nothing but the seed together, named by what sets them apart."""
+    flat = [_flat(run.config) for run in runs]
+    varying = [k for k in flat[0] if any(other.get(k) != flat[0][k] for other in flat)]
+    found: dict[str, list[Finished]] = {}
+    for run, values in zip(runs, flat, strict=True):
+        name = ", ".join(f"{key} {values[key]}" for key in varying)
+        found.setdefault(name or "all", []).append(run)
+    return found
+
+
+def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """Return Welch's t and its two-sided p, for two groups of at least two.
+
+    Raises:
+        ImportError: SciPy is not installed.
+    """
+    try:
+        from scipy.stats import ttest_ind
+    except ImportError as error:
+        raise ImportError("Welch's t needs SciPy: pip install 'mujoco-vecenv[train]'") from error
+    result = ttest_ind(one, other, equal_var=False)
+    return float(result.statistic), float(result.pvalue)
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    plain = config.plain()
+    return {**plain["ppo"], **plain["config"]}

@@ -1,0 +1,96 @@
+"""What a training run can be told."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mujoco_vecenv.checks import check_integer, check_number
+
+
+def _option(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Proximal policy optimisation: Schulman et al., https://arxiv.org/abs/1707.06347.
+
+    Every attribute is an option of `mjvec train`, with the line that describes it here.
+
+    Raises:
+        TypeError, ValueError: a value of the wrong type or outside its range.
+    """
+
+    total_steps: int = _option(5_000_000, "environment steps over which the learning rate anneals")
+    n: int = _option(8, "environments")
+    steps: int = _option(256, "control steps of each environment between updates")
+    learning_rate: float = _option(3e-4, "Adam's step size, annealed linearly to 0")
+    gamma: float = _option(0.99, "discount factor")
+    gae_lambda: float = _option(0.95, "lambda of generalised advantage estimation")
+    epochs: int = _option(5, "passes over the rollout in an update")
+    minibatches: int = _option(8, "gradient steps in a pass")
+    clip: float = _option(0.2, "clipping range of the probability ratio")
+    entropy: float = _option(0.0, "weight of the entropy bonus")
+    value: float = _option(0.5, "weight of the value loss")
+    max_grad_norm: float = _option(0.5, "gradients are scaled down to this norm")
+    target_kl: float | None = _option(
+        None, "end an update after the epoch whose mean approximate KL exceeds this"
+    )
+    reward_scale: float = _option(1.0, "rewards are multiplied by this before PPO sees them")
+    initial_log_std: float = _option(-0.5, "log of the action noise at the start")
+    hidden: int = _option(256, "units in each of the two hidden layers of actor and critic")
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "n", "steps", "epochs", "minibatches", "hidden"):
+            check_integer(name, getattr(self, name), 1)
+        rates = ("learning_rate", "clip", "max_grad_norm", "reward_scale")
+        for name in (*rates, "entropy", "value", "gamma", "gae_lambda", "initial_log_std"):
+            number = check_number(name, getattr(self, name))
+            if (name != "initial_log_std" and number < 0) or (name in rates and number == 0):
+                raise ValueError(f"{name} must be positive, got {number!r}")
+        for name in ("gamma", "gae_lambda"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name} must be 1 or less, got {getattr(self, name)!r}")
+        if self.target_kl is not None and check_number("target_kl", self.target_kl) <= 0:
+            raise ValueError(f"target_kl must be positive, got {self.target_kl!r}")
+        if self.batch % self.minibatches:
+            raise ValueError(
+                f"n x steps = {self.n} x {self.steps} = {self.batch} observations cannot be split "
+                f"into {self.minibatches} equal minibatches"
+            )
+
+    @property
+    def batch(self) -> int:
+        """Environment steps between updates."""
+        return self.n * self.steps
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Where a training run begins.
+
+    Attributes:
+        doc: what it is for.
+        ppo: the values in which the algorithm differs from PPOConfig's defaults.
+        env: the values in which the environments differ from MicroduckConfig's.
+    """
+
+    doc: str
+    ppo: dict[str, Any]
+    env: dict[str, Any]
+
+
+PRESETS: Final = {
+    "default": Preset("PPOConfig as it is", {}, {}),
+    "stand": Preset(
+        "reaches a policy that stands and recovers",
+        {
+            "n": 64,
+            "steps": 64,
+            "learning_rate": 3e-4,
+            "target_kl": 0.02,
+            "reward_scale": 0.1,
+            "total_steps": 10_000_000,
+        },
+        {"episode_steps": 100},
+    ),
+}

@@ -1,0 +1,242 @@
+"""How well actions do: the same episodes for every contestant, measured and put side by side."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mujoco_vecenv.infos import Info
+from mujoco_vecenv.microduck.config import FALL_HEIGHT, SUBSTEPS, TIMESTEP, MicroduckConfig
+from mujoco_vecenv.microduck.layout import ACTIONS
+from mujoco_vecenv.microduck.randomization import DRConfig
+from mujoco_vecenv.vector.vec_env import VecEnv
+
+UPRIGHT: Final = 0.9
+"""The trunk counts as upright while the cosine of its tilt is above this."""
+RECOVERY_STEPS: Final = 100
+"""A robot has 2 s to be upright again after a push."""
+LEAST_STEPS: Final = 25
+"""A push that the next one follows within 0.5 s is not judged."""
+SEED_STRIDE: Final = 100_000
+"""Episode j of seed s is reset with s * SEED_STRIDE + j."""
+
+Act = Callable[[NDArray[np.float32]], NDArray[Any]]
+"""(n, 48) observations to (n, 14) actions."""
+
+
+def hold(obs: NDArray[np.float32]) -> NDArray[Any]:
+    """Hold the STAND pose: the servos' own PD control, and no policy."""
+    return np.zeros((len(obs), ACTIONS))
+
+
+def random_actions(seed: int = 0) -> Act:
+    """Return what acts uniformly at random in [-1, 1]."""
+    rng = np.random.default_rng(seed)
+    return lambda obs: rng.uniform(-1, 1, (len(obs), ACTIONS))
+
+
+@dataclass
+class Episodes:
+    """What whole episodes did: arrays of (episodes, steps), `terms` one for each reward term.
+
+    Attributes:
+        rewards: reward of each step.
+        height: trunk height, m.
+        upright: cosine of the trunk's tilt.
+        pushed: whether a push came before the step.
+        terms: reward term to its weighted values.
+    """
+
+    rewards: NDArray[np.float64]
+    height: NDArray[np.float64]
+    upright: NDArray[np.float64]
+    pushed: NDArray[np.bool_]
+    terms: dict[str, NDArray[np.float64]]
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """(episodes,) sums of rewards, in the order of the steps."""
+        total = np.zeros(len(self.rewards))
+        for rewards in self.rewards.T:
+            total += rewards
+        return total
+
+
+def run_episodes(
+    act: Act,
+    config: MicroduckConfig,
+    seed: int,
+    episodes: int,
+    threads: int | None = None,
+    backend: str = "batch",
+) -> Episodes:
+    """Run whole episodes together, episode j in an environment of seed `seed + j`.
+
+    Args:
+        act: chooses the actions.
+        config: the environments.
+        seed: seed of episode 0.
+        episodes: how many.
+        threads: see VecEnv.
+        backend: see VecEnv.
+    """
+    rewards, infos = [], []
+    with VecEnv(
+        episodes, seed, with_terms=True, backend=backend, threads=threads, **vars(config)
+    ) as envs:
+        obs = envs.reset()
+        for _ in range(config.episode_steps):
+            obs, reward, _, info = envs.step(act(obs))
+            rewards.append(reward)
+            infos.append(list(info))
+
+    def over_time(read: Callable[[Info], Any]) -> NDArray[Any]:
+        return np.array([[read(info) for info in step] for step in infos]).T
+
+    return Episodes(
+        rewards=np.array(rewards).T,
+        height=over_time(lambda info: info["trunk_height"]),
+        upright=over_time(lambda info: info["upright_cos"]),
+        pushed=over_time(lambda info: info["pushed"]),
+        terms={name: over_time(partial(_term, name)) for name in infos[0][0]["terms"]},
+    )
+
+
+def _term(name: str, info: Info) -> float:
+    return float(info["terms"][name])
+
+
+def evaluate(
+    act: Act,
+    config: MicroduckConfig,
+    episodes: int = 100,
+    seeds: Sequence[int] = range(5),
+    threads: int | None = None,
+    advance: Callable[[int], object] = lambda count: None,
+) -> dict[str, Any]:
+    """Run episodes of several seeds and measure them.
+
+    Args:
+        act: chooses the actions.
+        config: the environments.
+        episodes: episodes of each seed.
+        seeds: the seeds; episode j of seed s is reset with s * SEED_STRIDE + j.
+        threads: see VecEnv.
+        advance: told of each number of episodes that are done.
+
+    Returns:
+        `summary` of all of them, as JSON's values.
+    """
+    results = []
+    for seed in seeds:
+        results.append(run_episodes(act, config, seed * SEED_STRIDE, episodes, threads))
+        advance(episodes)
+    return summary(results)
+
+
+def summary(seeds: Sequence[Episodes]) -> dict[str, Any]:
+    """Return the figures of an evaluation, from the episodes of each seed.
+
+    Returns:
+        `episodes`: how many; `returns`: of each.
+        `return`: mean, sd_seeds (of the seeds' means), sd_episodes, per_seed.
+        `survival`: share of control steps with the trunk above 4 cm.
+        `upright`: share of control steps with the trunk upright.
+        `height_median`: m.
+        `pushes`: all; on_fallen, which came when the trunk was not upright; cut_short, which the
+            next push followed within 0.5 s; judged, the others; recovered, those of them after
+            which the trunk was upright 2 s later, or when the next push came or the episode ended.
+        `recovery`: their share; seconds_p50 and seconds_p90 until the trunk stayed upright, 0 where
+            it never tilted.
+        `terms`: reward term to its mean per step.
+    """
+    per_seed = [float(episodes.returns.mean()) for episodes in seeds]
+    returns = np.concatenate([episodes.returns for episodes in seeds])
+    height = np.concatenate([episodes.height for episodes in seeds])
+    cosine = np.concatenate([episodes.upright for episodes in seeds])
+    pushed = np.concatenate([episodes.pushed for episodes in seeds])
+    pushes, seconds = _recoveries(cosine > UPRIGHT, pushed)
+    return {
+        "episodes": len(returns),
+        "returns": returns.tolist(),
+        "return": {
+            "mean": float(returns.mean()),
+            "sd_seeds": float(np.std(per_seed, ddof=1)) if len(per_seed) > 1 else None,
+            "sd_episodes": float(returns.std()),
+            "per_seed": per_seed,
+        },
+        "survival": float((height > FALL_HEIGHT).mean()),
+        "upright": float((cosine > UPRIGHT).mean()),
+        "height_median": float(np.median(height)),
+        "pushes": pushes,
+        "recovery": {
+            "share": pushes["recovered"] / pushes["judged"] if pushes["judged"] else None,
+            "seconds_p50": float(np.percentile(seconds, 50)) if seconds else None,
+            "seconds_p90": float(np.percentile(seconds, 90)) if seconds else None,
+        },
+        "terms": {
+            name: float(np.mean([episodes.terms[name].mean() for episodes in seeds]))
+            for name in seeds[0].terms
+        },
+    }
+
+
+def _recoveries(
+    upright: NDArray[np.bool_], pushed: NDArray[np.bool_]
+) -> tuple[dict[str, int], list[float]]:
+    """Judge each push; return their counts, and the seconds of each recovery."""
+    counts = dict.fromkeys(("all", "on_fallen", "cut_short", "judged", "recovered"), 0)
+    seconds = []
+    for stands, pushes in zip(upright, pushed, strict=True):
+        moments = np.flatnonzero(pushes).tolist()
+        for moment, following in zip(moments, [*moments[1:], len(stands)], strict=True):
+            counts["all"] += 1
+            after = stands[moment : min(moment + RECOVERY_STEPS, following)]
+            if moment and not stands[moment - 1]:
+                counts["on_fallen"] += 1
+            elif len(after) < LEAST_STEPS:
+                counts["cut_short"] += 1
+            else:
+                counts["judged"] += 1
+                if after[-1]:
+                    counts["recovered"] += 1
+                    tilted = np.flatnonzero(~after)
+                    steps = int(tilted[-1]) + 1 if len(tilted) else 0
+                    seconds.append(steps * SUBSTEPS * TIMESTEP)
+    return counts, seconds
+
+
+def observations(act: Act, config: MicroduckConfig, count: int) -> NDArray[np.float32]:
+    """Return (count, 48) observations from episodes in which `act` chooses the actions."""
+    n = -(-count // config.episode_steps)
+    with VecEnv(n, **vars(config)) as envs:
+        seen = [envs.reset()]
+        for _ in range(config.episode_steps - 1):
+            seen.append(envs.step(act(seen[-1]))[0])
+    return np.concatenate(seen)[:count]
+
+
+def usual(config: MicroduckConfig) -> MicroduckConfig:
+    """Return environments with the usual episodes and pushes, whatever training had."""
+    usual = MicroduckConfig()
+    return replace(
+        config,
+        episode_steps=usual.episode_steps,
+        n_pushes=usual.n_pushes,
+        push_speed=usual.push_speed,
+    )
+
+
+def places(config: MicroduckConfig, variants: Sequence[str]) -> dict[str, MicroduckConfig]:
+    """Return where to look for a policy's gap: its own environments, variants, randomisation.
+
+    Args:
+        config: the environments that it was trained on.
+        variants: models to try it on.
+    """
+    found = {variant: replace(config, variant=variant, dr=None) for variant in variants}
+    found[f"{config.variant} + DR"] = replace(config, dr=DRConfig())
+    return found
