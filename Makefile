@@ -3,8 +3,8 @@ BIN := .venv/bin
 
 .PHONY: demo test clean
 
-# Equality on a few episodes, then speed against a process per environment.
-demo: .venv/core
+# Equality on a few episodes, speed against a process per environment, and a minute of training.
+demo: .venv/train
 	$(BIN)/mjvec demo
 
 # Lint, types and tests.
@@ -17,9 +17,9 @@ test: .venv/dev
 clean:
 	rm -rf .venv
 
-.venv/core: pyproject.toml constraints.txt
+.venv/train: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train]'
 	touch $@
 
 .venv/dev: pyproject.toml constraints.txt

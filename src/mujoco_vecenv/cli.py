@@ -3,8 +3,10 @@
 import argparse
 import json
 import math
+import shlex
 import traceback
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
-        Console(stderr=True).print(f"mjvec {options.command}: {error}", style="red", markup=False)
+        Console(stderr=True).print(
+            f"mjvec {options.command}: {error}", style="red", markup=False, soft_wrap=True
+        )
         return 2
     except KeyboardInterrupt:
         return 130
@@ -49,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    demo = commands.add_parser("demo", help="equality and speed on this machine, in a minute")
+    demo = commands.add_parser(
+        "demo", help="equality, speed and a minute of training on this machine"
+    )
     demo.set_defaults(run=_demo)
 
     contract_ = commands.add_parser(
@@ -163,9 +169,20 @@ def _demo(options: argparse.Namespace) -> int:
     console.rule("2. And it is faster than a process per environment")
     settings = {"workers": [8], "rounds": 7, "seconds": 1.0}
     bench.run_kind("compare", kinds.compare, MicroduckConfig(reward="v2"), settings)
+    console.rule("3. So a policy learns to stand while you watch")
+    folder = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    for command in (
+        ["train", "--preset", "minute", "--tag", folder.name],
+        ["eval", str(folder), "--episodes", "40", "--plot", str(folder / "evaluation.png")],
+    ):
+        console.print(f"$ {shlex.join(['mjvec', *command])}", style="bold", highlight=False)
+        if status := main(command):
+            return status
     console.rule()
     console.print(
-        "Next: put VecEnv into your own training script; README.md shows it in five lines."
+        f"Look at {folder}/curve.png. Next: put VecEnv into your own training script; README.md "
+        "shows it in five lines.",
+        highlight=False,
     )
     return 0
 

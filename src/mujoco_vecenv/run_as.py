@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, Final
 
 from mujoco_vecenv.vector import vec_env
@@ -85,7 +85,15 @@ def run_as(module: str, script: Path, arguments: Sequence[str]) -> None:
         try:
             runpy.run_path(str(script), run_name="__main__")
         except Exception as error:
-            raise ScriptError(str(script)) from error
+            raise ScriptError(str(script)) from error.with_traceback(_own(error, script))
+
+
+def _own(error: Exception, script: Path) -> TracebackType | None:
+    """Return an exception's traceback from where the script itself begins."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != str(script):
+        trace = trace.tb_next
+    return trace or error.__traceback__
 
 
 def _positive(variable: str, default: Any) -> Any:

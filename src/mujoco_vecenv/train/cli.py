@@ -58,6 +58,9 @@ def add_parsers(commands: Any) -> None:
     train.add_argument(
         "--push-speed", type=float, nargs=2, metavar="X", help="least and most, m/s (0.15 0.45)"
     )
+    train.add_argument(
+        "--init-noise", type=float, metavar="X", help="noise on the first angles, rad (0.02)"
+    )
     train.add_argument("--seed", type=int, help="seed of everything drawn (0)")
     train.add_argument("--backend", choices=BACKENDS, help="what the environments run on (batch)")
     train.add_argument("--threads", type=positive_integer, help="threads of the batch backend")

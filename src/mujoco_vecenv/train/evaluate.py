@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -192,7 +193,7 @@ def _recoveries(
     seconds = []
     for stands, pushes in zip(upright, pushed, strict=True):
         moments = np.flatnonzero(pushes).tolist()
-        for moment, following in zip(moments, [*moments[1:], len(stands)], strict=True):
+        for moment, following in pairwise([*moments, len(stands)]):
             counts["all"] += 1
             after = stands[moment : min(moment + RECOVERY_STEPS, following)]
             if moment and not stands[moment - 1]:
@@ -220,13 +221,14 @@ def observations(act: Act, config: MicroduckConfig, count: int) -> NDArray[np.fl
 
 
 def usual(config: MicroduckConfig) -> MicroduckConfig:
-    """Return environments with the usual episodes and pushes, whatever training had."""
+    """Return environments with the usual episodes, whatever training had."""
     usual = MicroduckConfig()
     return replace(
         config,
         episode_steps=usual.episode_steps,
         n_pushes=usual.n_pushes,
         push_speed=usual.push_speed,
+        init_noise=usual.init_noise,
     )
 
 

@@ -129,13 +129,15 @@ class PPO:
         """Go on from what `state_arrays` returned.
 
         Raises:
-            KeyError, ValueError: it is of another configuration, or damaged. The message names
+            ValueError: it is of another configuration, or damaged. The message names
                 what does not fit, and nothing has changed.
         """
         ours = self.state_arrays()
         for name, array in ours.items():
             if name.startswith("envs."):
                 continue  # their shapes depend on the episodes, and set_state checks them
+            if name not in arrays:
+                raise ValueError(f"the checkpoint has no {name!r}")
             theirs = arrays[name]
             if theirs.dtype != array.dtype or theirs.shape != array.shape:
                 raise ValueError(

@@ -48,7 +48,7 @@ class Run:
 
     Raises:
         FileExistsError: the folder holds another run.
-        KeyError, ValueError: the checkpoint does not fit.
+        ValueError: the checkpoint does not fit.
     """
 
     def __init__(
