@@ -9,6 +9,7 @@ from mujoco_vecenv import cli
 from mujoco_vecenv.bench import box, kinds, record, report, verdicts
 from mujoco_vecenv.bench.windows import MODES, carried_window, mode_window
 from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.train import run as training
 
 TINY = MicroduckConfig(episode_steps=6, reward="v2")
 
@@ -134,13 +135,16 @@ EVERY_KIND = {
     },
     "compare": {"workers": [1, 2], "rounds": 2, "seconds": 0.01},
     "randomization": {"threads": 1, "n": 2, "rounds": 2, "seconds": 0.01},
+    "train": {"rounds": 1},
     "scale": {"n": [1, 2]},
     "profile": {"threads": [1], "n": [2], "steps": 20},
 }
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_every_kind_leaves_a_record_tables_and_a_plot(kind, run, tmp_path):
+def test_every_kind_leaves_a_record_tables_and_a_plot(kind, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "EVERY", 1)
+    monkeypatch.setattr(training, "EVALUATION_EPISODES", 1)
     settings = EVERY_KIND[kind]
     run = run(kind, **settings)
     getattr(kinds, kind)(run, TINY, **settings)
@@ -157,6 +161,11 @@ def test_every_kind_leaves_a_record_tables_and_a_plot(kind, run, tmp_path):
     assert (tmp_path / "run.png").stat().st_size > 5000
     for field in ("command", "started", "finished", "machine", "settings", "rows", "warnings"):
         assert field in result
+    if kind == "train":
+        assert "equal, byte for byte" in report.summary(result)[0]
+        broken = json.loads(json.dumps(result))
+        broken["rows"][0]["digests"]["process"] = "another"
+        assert "NOT EQUAL" in report.summary(broken)[0]
     table = report.comparison(result, result, ("one", "two"))
     assert table.row_count == len(report.row_values(result))
     with pytest.raises(ValueError, match="one and two measured nothing in common"):

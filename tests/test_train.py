@@ -36,8 +36,9 @@ def tiny(**changes) -> RunConfig:
 
 @pytest.fixture
 def often(monkeypatch):
-    """Evaluate and write checkpoints after every other update."""
+    """Evaluate a little and write checkpoints, after every other update."""
     monkeypatch.setattr(run_module, "EVERY", 2)
+    monkeypatch.setattr(run_module, "EVALUATION_EPISODES", 1)
 
 
 @pytest.fixture
@@ -301,6 +302,7 @@ sys.path.insert(0, {tests!r})
 from test_train import tiny
 
 run_module.EVERY = 2
+run_module.EVALUATION_EPISODES = 1
 kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
 calls = 0
 if {moment!r} == "half written":

@@ -24,8 +24,11 @@ from mujoco_vecenv.vector.vec_env import VecEnv
 EVERY: Final = 20
 """Updates between evaluations, each followed by a checkpoint."""
 EVALUATION_EPISODES: Final = 10
-EVALUATION_SEED: Final = 900_000
-"""Seed of the first episode of the evaluations during training; `mjvec eval` uses none of them."""
+EVALUATION_SEED: Final = 500_000
+"""Seed of the first episode evaluated during training; each evaluation goes on to the next ones.
+
+Neither training nor `mjvec eval` uses any of them.
+"""
 SEED_STRIDE: Final = 1_000_000
 """Environment i of a run of seed s is seeded with (s + 1) * SEED_STRIDE + i."""
 SLOW: Final = 0.8
@@ -146,7 +149,7 @@ class Run:
                 run_episodes(
                     self.policy().actor(),
                     usual(self.config.env),
-                    EVALUATION_SEED,
+                    EVALUATION_SEED + EVALUATION_EPISODES * (self.updates // EVERY),
                     EVALUATION_EPISODES,
                     self._threads if self.envs.backend == "batch" else None,
                 )
