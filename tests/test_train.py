@@ -72,8 +72,9 @@ def test_first_weights_are_orthogonal_and_scaled(learner):
 
 def test_every_end_is_bootstrapped_from_the_last_observation(learner):
     """Advantages as the textbook has them: one environment, one step at a time, in float64."""
-    _, terminal, last, _ = learner._collect()
-    _, values, advantages = learner._advantages(terminal, last)
+    rollout = learner._collect()
+    _, values, advantages = learner._advantages(rollout)
+    terminal = rollout.terminal
     config = learner.config
     offset, scale = learner.normalizer.offset_and_scale()
 
@@ -88,7 +89,7 @@ def test_every_end_is_bootstrapped_from_the_last_observation(learner):
             if (t, i) in terminal:
                 following, ahead = value(terminal[t, i]), 0.0
             elif t == config.steps - 1:
-                following = value(last[i])
+                following = value(rollout.following[i])
             else:
                 following = value(learner._obs[t + 1, i])
             now = value(learner._obs[t, i])
@@ -204,6 +205,36 @@ def test_the_learning_rate_anneals_to_zero():
     rates = [line["learning_rate"] for line in lines]
     assert rates == [3e-4 * (1 - 32 * k / 640) for k in range(20)]
     assert lines[-1]["steps"] == 640
+
+
+def test_the_noise_is_learned_or_annealed():
+    with Run(tiny()) as run:
+        for _ in range(3):
+            line = run.update()
+        assert run.ppo.policy_arrays()["log_std"].std() > 0
+    with Run(tiny(initial_log_std=-1.0, final_log_std=-2.0)) as run:
+        lines = [run.update() for _ in range(20)]
+    assert [round(math.log(line["std"]), 4) for line in lines] == [
+        round(-1 - k / 20, 4) for k in range(20)
+    ]
+    assert line["std"] != lines[-1]["std"]
+
+
+def test_correlated_noise_is_standard_normal_at_every_step():
+    config = PPOConfig(n=400, steps=16, hidden=8, noise_correlation=0.8)
+    with VecEnv(400, **vars(SHORT)) as envs:
+        learner = PPO(config, envs, 14, seed=0)
+        noise = learner._draw_noise()
+        learner.close()
+    assert noise.shape == (16, 400, 14)
+    assert noise.dtype == np.float32
+    for t in range(16):
+        assert noise[t].mean() == pytest.approx(0, abs=0.05)
+        assert noise[t].std() == pytest.approx(1, abs=0.05)
+    for apart in (1, 2, 5):
+        products = noise[apart:] * noise[:-apart]
+        assert products.mean() == pytest.approx(0.8**apart, abs=0.02)
+    assert (noise[3, :, 0] * noise[3, :, 1]).mean() == pytest.approx(0, abs=0.15)
 
 
 def test_target_kl_ends_an_update_after_the_epoch_that_exceeds_it():

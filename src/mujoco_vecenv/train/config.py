@@ -37,6 +37,12 @@ class PPOConfig:
     )
     reward_scale: float = _option(1.0, "rewards are multiplied by this before PPO sees them")
     initial_log_std: float = _option(-0.5, "log of the action noise at the start")
+    final_log_std: float | None = _option(
+        None, "log of the action noise at the end, linear from the start instead of learned"
+    )
+    noise_correlation: float = _option(
+        0.0, "correlation of the action noise from one step to the next, at every joint"
+    )
     hidden: int = _option(256, "units in each of the two hidden layers of actor and critic")
 
     def __post_init__(self) -> None:
@@ -50,6 +56,12 @@ class PPOConfig:
         for name in ("gamma", "gae_lambda"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name} must be 1 or less, got {getattr(self, name)!r}")
+        if self.final_log_std is not None:
+            check_number("final_log_std", self.final_log_std)
+        if not 0 <= check_number("noise_correlation", self.noise_correlation) < 1:
+            raise ValueError(
+                f"noise_correlation must be from 0 to below 1, got {self.noise_correlation!r}"
+            )
         if self.target_kl is not None and check_number("target_kl", self.target_kl) <= 0:
             raise ValueError(f"target_kl must be positive, got {self.target_kl!r}")
         if self.batch % self.minibatches:

@@ -30,7 +30,13 @@ CURVE: Final = "curve.png"
 
 _FORMAT: Final = "mujoco-vecenv checkpoint"
 _VERSION: Final = 1
-_FIXED: Final = ("n", "steps", "hidden", "initial_log_std")  # what a run cannot change on its way
+_FIXED: Final = (
+    "n",
+    "steps",
+    "hidden",
+    "initial_log_std",
+    "final_log_std",
+)  # what a run cannot change on its way
 
 Line = dict[str, Any]
 """A line of the log."""

@@ -6,9 +6,10 @@ cores that the environments step on, and the numbers would depend on how many th
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, Final
 
@@ -54,6 +55,23 @@ class Update:
     seconds: dict[str, float]
 
 
+@dataclass
+class Rollout:
+    """What acting left behind, beside the buffers that PPO keeps.
+
+    Attributes:
+        returns: returns of the episodes that ended, in order of time, then of environment.
+        terminal: (step, environment) to the last observation of an episode that ended there.
+        following: (n, channels) the observations after the last step.
+        seconds: where the time went, by part.
+    """
+
+    returns: list[float]
+    terminal: dict[tuple[int, int], NDArray[np.float32]]
+    following: NDArray[np.float32]
+    seconds: dict[str, float]
+
+
 class PPO:
     """An actor, a critic and their optimisers, and the environments that they learn from.
 
@@ -78,8 +96,9 @@ class PPO:
         self.log_std = nn.Parameter(torch.full((actions,), config.initial_log_std))
         self.normalizer = Normalizer(obs.shape[1])
         self.rng = np.random.default_rng((seed, 1))  # not environment 0's stream
+        learned_std = [self.log_std] if config.final_log_std is None else []
         self._sides = (
-            _Side("actor", [*self.actor.parameters(), self.log_std]),
+            _Side("actor", [*self.actor.parameters(), *learned_std]),
             _Side("critic", [*self.critic.parameters()]),
         )
         self._helper = ThreadPoolExecutor(1, "critic")
@@ -175,9 +194,13 @@ class PPO:
     def update(self) -> Update:
         """Collect a rollout and learn from it."""
         start = perf_counter()
-        returns, terminal, last, times = self._collect()
+        config = self.config
+        left = max(0.0, 1 - self.steps_done / config.total_steps)
+        if (final := config.final_log_std) is not None:
+            self.log_std.data.fill_(final + left * (config.initial_log_std - final))
+        rollout = self._collect()
         collected = perf_counter()
-        x, values, advantages = self._advantages(terminal, last)
+        x, values, advantages = self._advantages(rollout)
         noise = self._noise.reshape(len(values), -1)
         with torch.no_grad():
             std = float(self.log_std.exp().mean())
@@ -185,22 +208,22 @@ class PPO:
         targets = advantages + values
         spread = float(targets.var())
         explained = 1 - float((targets - values).var()) / spread if spread else math.nan
-        rate = self.config.learning_rate * max(0.0, 1 - self.steps_done / self.config.total_steps)
+        rate = config.learning_rate * left
         for side in self._sides:
             side.optimizer.param_groups[0]["lr"] = rate
         estimated = perf_counter()
         learned = self._learn(x, old_log_prob, advantages, targets)
         self.normalizer.update(self._obs.reshape(len(values), -1))
-        if terminal:
-            self.normalizer.update(np.stack(list(terminal.values())))
-        self.steps_done += self.config.batch
-        seconds = times | {
+        if rollout.terminal:
+            self.normalizer.update(np.stack(list(rollout.terminal.values())))
+        self.steps_done += config.batch
+        seconds = rollout.seconds | {
             "advantages": estimated - collected,
             "learning": perf_counter() - estimated,
             "all": perf_counter() - start,
         }
         return Update(
-            returns=returns,
+            returns=rollout.returns,
             std=std,
             learning_rate=rate,
             explained_variance=explained,
@@ -208,26 +231,11 @@ class PPO:
             **learned,
         )
 
-    def _collect(
-        self,
-    ) -> tuple[
-        list[float],
-        dict[tuple[int, int], NDArray[np.float32]],
-        NDArray[np.float32],
-        dict[str, float],
-    ]:
-        """Act for a rollout.
-
-        Returns:
-            returns of the episodes that ended; (t, environment) to the last observation of an
-            episode that ended; the observations that follow the rollout; seconds by part.
-        """
-        self._noise.copy_(
-            torch.from_numpy(self.rng.standard_normal(self._noise.shape, dtype=np.float32))
-        )
+    def _collect(self) -> Rollout:
+        """Act for a rollout, and fill the buffers."""
+        self._noise.copy_(torch.from_numpy(self._draw_noise()))
         offset, scale = self.normalizer.offset_and_scale()
-        returns: list[float] = []
-        terminal: dict[tuple[int, int], NDArray[np.float32]] = {}
+        rollout = Rollout([], {}, self.envs.reset(), {})
         stepping = 0.0
         start = perf_counter()
         with torch.inference_mode():
@@ -236,7 +244,7 @@ class PPO:
             layers = _layers(self.actor)
             actions = [a.numpy() for a in self._actions]
             x = self._x.numpy()
-            obs = self.envs.reset()
+            obs = rollout.following
             for t in range(self.config.steps):
                 self._obs[t] = obs
                 _normalize(obs, offset, scale, x[t])
@@ -254,18 +262,30 @@ class PPO:
                 self._returns += rewards
                 if done.any():
                     for i in np.flatnonzero(done).tolist():
-                        terminal[t, i] = infos[i]["terminal_obs"]
-                        returns.append(float(self._returns[i]))
+                        rollout.terminal[t, i] = infos[i]["terminal_obs"]
+                        rollout.returns.append(float(self._returns[i]))
                         self._returns[i] = 0
         total = perf_counter() - start
-        return returns, terminal, obs, {"environments": stepping, "acting": total - stepping}
+        rollout.following = obs
+        rollout.seconds = {"environments": stepping, "acting": total - stepping}
+        return rollout
+
+    def _draw_noise(self) -> NDArray[np.float32]:
+        """Return (T, n, actions) standard normal noise, each joint's correlated in time.
+
+        Correlated noise moves a robot whose servos would filter white noise away. As in
+        Hollenstein et al., https://arxiv.org/abs/2312.11091, the probability of an action stays
+        that of its own step: the noise of each step is standard normal, whatever the others are.
+        """
+        noise = self.rng.standard_normal(self._noise.shape, dtype=np.float32)
+        if r := np.float32(self.config.noise_correlation):
+            for before, now in pairwise(noise):
+                now *= np.sqrt(1 - r**2)
+                now += r * before
+        return noise
 
     @torch.inference_mode()
-    def _advantages(
-        self,
-        terminal: Mapping[tuple[int, int], NDArray[np.float32]],
-        last: NDArray[np.float32],
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """Estimate advantages, each end of an episode bootstrapped from its last observation.
 
         Returns:
@@ -273,13 +293,13 @@ class PPO:
         """
         T, n = self.config.steps, self.config.n
         x = self._x.reshape(T * n, -1)
-        beyond = np.concatenate([last, *(obs[None] for obs in terminal.values())])
+        beyond = np.concatenate([rollout.following, *(o[None] for o in rollout.terminal.values())])
         _normalize(beyond, *self.normalizer.offset_and_scale(), beyond)
         all_values = self.critic(torch.cat([x, torch.from_numpy(beyond)])).squeeze(1)
         values = all_values[: T * n].reshape(T, n).numpy()
         ends = all_values[T * n + n :].numpy()
         following = np.concatenate([values[1:], all_values[None, T * n : T * n + n].numpy()])
-        for (t, i), value in zip(terminal, ends, strict=True):
+        for (t, i), value in zip(rollout.terminal, ends, strict=True):
             following[t, i] = value
         rewards = (self.config.reward_scale * self._rewards).astype(np.float32)
         surprise = rewards + np.float32(self.config.gamma) * following - values
