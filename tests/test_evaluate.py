@@ -107,6 +107,9 @@ def test_evaluation_equals_one_environment_at_a_time(policy, dr):
             assert info["trunk_height"] == episodes.height[j, t]
             assert info["upright_cos"] == episodes.upright[j, t]
             assert info["pushed"] == episodes.pushed[j, t]
+            if info["pushed"]:
+                k = list(env.episode.push_steps).index(t)
+                assert (env.episode.push_velocity[k] == episodes.velocity[j, t]).all()
             assert info["terms"] == {name: v[j, t] for name, v in episodes.terms.items()}
         assert done
         assert total == episodes.returns[j]
@@ -118,7 +121,7 @@ def test_seeds_are_those_of_the_contract(monkeypatch):
     def fake(act, config, seed, episodes, threads):
         asked.append((seed, episodes))
         ones = np.ones((episodes, 250))
-        return Episodes(ones, ones, ones, ones > 1, {"upright": ones})
+        return Episodes(ones, ones, ones, ones > 1, np.zeros((episodes, 250, 2)), {"upright": ones})
 
     monkeypatch.setattr(evaluate, "run_episodes", fake)
     result = evaluate.evaluate(hold, V2)
@@ -131,10 +134,12 @@ def episodes_of(upright, pushes):
     """Episodes with given uprightness and pushes, and a reward of 1 each step."""
     upright = np.array(upright, float)
     pushed = np.zeros(upright.shape, bool)
-    for i, step in pushes:
+    velocity = np.zeros((*upright.shape, 2))
+    for i, step, *push in pushes:
         pushed[i, step] = True
+        velocity[i, step] = push or (0.2, 0)
     ones = np.ones(upright.shape)
-    return Episodes(ones, 0.12 * upright, upright, pushed, {"upright": upright})
+    return Episodes(ones, 0.12 * upright, upright, pushed, velocity, {"upright": upright})
 
 
 def test_pushes_are_judged_one_by_one():
@@ -156,6 +161,14 @@ def test_pushes_are_judged_one_by_one():
         "share": 0.4,
         "seconds_p50": pytest.approx(0.3),  # the median of 0.6 s and 0 s
         "seconds_p90": pytest.approx(0.54),
+        "directions": {
+            "slow forward": {"judged": 5, "recovered": 2},
+            "slow backward": {"judged": 0, "recovered": 0},
+            "slow sideways": {"judged": 0, "recovered": 0},
+            "fast forward": {"judged": 0, "recovered": 0},
+            "fast backward": {"judged": 0, "recovered": 0},
+            "fast sideways": {"judged": 0, "recovered": 0},
+        },
     }
     assert result["upright"] == 1 - (25 + 190 + 110 + 10) / 1250
     assert result["survival"] == 1 - (190 + 110 + 10) / 1250  # 0.12 m x 0.2 is below 4 cm
@@ -168,6 +181,21 @@ def test_a_push_is_judged_until_the_next():
     result = summary([episodes_of(upright, [(0, 50), (0, 100)])])
     assert result["pushes"]["judged"] == 2
     assert result["pushes"]["recovered"] == 1
+
+
+@pytest.mark.parametrize(
+    ("push", "direction"),
+    [
+        ((0.2, 0.1), "slow forward"),
+        ((-0.4, 0.1), "fast backward"),
+        ((-0.1, 0.2), "slow sideways"),
+        ((0.1, -0.4), "fast sideways"),
+        ((0.3, 0.0), "fast forward"),
+    ],
+)
+def test_pushes_have_a_direction_and_a_pace(push, direction):
+    result = summary([episodes_of(np.ones((1, 250)), [(0, 50, *push)])])
+    assert result["recovery"]["directions"][direction] == {"judged": 1, "recovered": 1}
 
 
 def test_means_and_deviations():

@@ -1,5 +1,6 @@
 """How well actions do: the same episodes for every contestant, measured and put side by side."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,8 @@ RECOVERY_STEPS: Final = 100
 """A robot has 2 s to be upright again after a push."""
 LEAST_STEPS: Final = 25
 """A push that the next one follows within 0.5 s is not judged."""
+FAST: Final = 0.3
+"""A push of this speed or more is told apart from a slower one, m/s."""
 SEED_STRIDE: Final = 100_000
 """Episode j of seed s is reset with s * SEED_STRIDE + j."""
 
@@ -48,6 +51,7 @@ class Episodes:
         height: trunk height, m.
         upright: cosine of the trunk's tilt.
         pushed: whether a push came before the step.
+        velocity: (episodes, steps, 2) what that push added to the trunk's velocity, m/s.
         terms: reward term to its weighted values.
     """
 
@@ -55,6 +59,7 @@ class Episodes:
     height: NDArray[np.float64]
     upright: NDArray[np.float64]
     pushed: NDArray[np.bool_]
+    velocity: NDArray[np.float64]
     terms: dict[str, NDArray[np.float64]]
 
     @property
@@ -89,6 +94,9 @@ def run_episodes(
         episodes, seed, with_terms=True, backend=backend, threads=threads, **vars(config)
     ) as envs:
         obs = envs.reset()
+        velocity = np.zeros((episodes, config.episode_steps, 2))
+        for i, episode in enumerate(envs.record()):
+            velocity[i, episode.push_steps] = episode.push_velocity
         for _ in range(config.episode_steps):
             obs, reward, _, info = envs.step(act(obs))
             rewards.append(reward)
@@ -102,6 +110,7 @@ def run_episodes(
         height=over_time(lambda info: info["trunk_height"]),
         upright=over_time(lambda info: info["upright_cos"]),
         pushed=over_time(lambda info: info["pushed"]),
+        velocity=velocity,
         terms={name: over_time(partial(_term, name)) for name in infos[0][0]["terms"]},
     )
 
@@ -151,7 +160,9 @@ def summary(seeds: Sequence[Episodes]) -> dict[str, Any]:
             next push followed within 0.5 s; judged, the others; recovered, those of them after
             which the trunk was upright 2 s later, or when the next push came or the episode ended.
         `recovery`: their share; seconds_p50 and seconds_p90 until the trunk stayed upright, 0 where
-            it never tilted.
+            it never tilted; directions: `slow forward` and so on, to how many were judged there
+            and recovered. Forward, backward and sideways are quarters about the way that STAND
+            faces; fast is FAST and above.
         `terms`: reward term to its mean per step.
     """
     per_seed = [float(episodes.returns.mean()) for episodes in seeds]
@@ -159,7 +170,8 @@ def summary(seeds: Sequence[Episodes]) -> dict[str, Any]:
     height = np.concatenate([episodes.height for episodes in seeds])
     cosine = np.concatenate([episodes.upright for episodes in seeds])
     pushed = np.concatenate([episodes.pushed for episodes in seeds])
-    pushes, seconds = _recoveries(cosine > UPRIGHT, pushed)
+    velocity = np.concatenate([episodes.velocity for episodes in seeds])
+    pushes, seconds, directions = _recoveries(cosine > UPRIGHT, pushed, velocity)
     return {
         "episodes": len(returns),
         "returns": returns.tolist(),
@@ -177,6 +189,7 @@ def summary(seeds: Sequence[Episodes]) -> dict[str, Any]:
             "share": pushes["recovered"] / pushes["judged"] if pushes["judged"] else None,
             "seconds_p50": float(np.percentile(seconds, 50)) if seconds else None,
             "seconds_p90": float(np.percentile(seconds, 90)) if seconds else None,
+            "directions": directions,
         },
         "terms": {
             name: float(np.mean([episodes.terms[name].mean() for episodes in seeds]))
@@ -186,12 +199,17 @@ def summary(seeds: Sequence[Episodes]) -> dict[str, Any]:
 
 
 def _recoveries(
-    upright: NDArray[np.bool_], pushed: NDArray[np.bool_]
-) -> tuple[dict[str, int], list[float]]:
-    """Judge each push; return their counts, and the seconds of each recovery."""
+    upright: NDArray[np.bool_], pushed: NDArray[np.bool_], velocity: NDArray[np.float64]
+) -> tuple[dict[str, int], list[float], dict[str, dict[str, int]]]:
+    """Judge each push; return their counts, the seconds of each recovery, counts by direction."""
     counts = dict.fromkeys(("all", "on_fallen", "cut_short", "judged", "recovered"), 0)
     seconds = []
-    for stands, pushes in zip(upright, pushed, strict=True):
+    directions = {
+        f"{pace} {way}": {"judged": 0, "recovered": 0}
+        for pace in ("slow", "fast")
+        for way in ("forward", "backward", "sideways")
+    }
+    for stands, pushes, velocities in zip(upright, pushed, velocity, strict=True):
         moments = np.flatnonzero(pushes).tolist()
         for moment, following in pairwise([*moments, len(stands)]):
             counts["all"] += 1
@@ -201,13 +219,22 @@ def _recoveries(
             elif len(after) < LEAST_STEPS:
                 counts["cut_short"] += 1
             else:
-                counts["judged"] += 1
+                direction = directions[_direction(*velocities[moment])]
+                for tally in (counts, direction):
+                    tally["judged"] += 1
+                    tally["recovered"] += int(after[-1])
                 if after[-1]:
-                    counts["recovered"] += 1
                     tilted = np.flatnonzero(~after)
                     steps = int(tilted[-1]) + 1 if len(tilted) else 0
                     seconds.append(steps * SUBSTEPS * TIMESTEP)
-    return counts, seconds
+    return counts, seconds, directions
+
+
+def _direction(x: float, y: float) -> str:
+    pace = "fast" if math.hypot(x, y) >= FAST else "slow"
+    if abs(y) > abs(x):
+        return f"{pace} sideways"
+    return f"{pace} forward" if x > 0 else f"{pace} backward"
 
 
 def observations(act: Act, config: MicroduckConfig, count: int) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -20,6 +21,7 @@ Result = dict[str, Any]
 def evaluation_table(results: Mapping[str, Result]) -> Table:
     """Return the figures of contestants, a column each."""
     table = _table("", *results)
+    directions = next(iter(results.values()))["recovery"]["directions"]
     rows: dict[str, Callable[[Result], str]] = {
         "return, mean ± sd over seeds": lambda r: _mean_sd(r["return"]),
         "sd over episodes": lambda r: f"{r['return']['sd_episodes']:.1f}",
@@ -28,6 +30,7 @@ def evaluation_table(results: Mapping[str, Result]) -> Table:
         "median trunk height": lambda r: f"{100 * r['height_median']:.1f} cm",
         "pushes judged": lambda r: f"{r['pushes']['judged']}",
         "  recovered within 2 s": lambda r: _share(r["recovery"]["share"]),
+        **{f"    {name}": partial(_recovered, name) for name in directions},
         "  time to recover, p50": lambda r: _seconds(r["recovery"]["seconds_p50"]),
         "  time to recover, p90": lambda r: _seconds(r["recovery"]["seconds_p90"]),
         "pushes on a fallen robot": lambda r: f"{r['pushes']['on_fallen']}",
@@ -216,6 +219,11 @@ def _mean_sd(value: Mapping[str, Any]) -> str:
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
+
+
+def _recovered(direction: str, result: Result) -> str:
+    pushes = result["recovery"]["directions"][direction]
+    return _share(pushes["recovered"] / pushes["judged"] if pushes["judged"] else None)
 
 
 def _seconds(value: float | None) -> str:
