@@ -246,6 +246,15 @@ def test_target_kl_ends_an_update_after_the_epoch_that_exceeds_it():
         assert run.update()["epochs"] == 5
 
 
+def test_the_step_size_adapts_to_the_kl():
+    with Run(tiny(adaptive_kl=1e-9)) as run:
+        rates = [run.update()["learning_rate"] for _ in range(8)]
+    assert rates == pytest.approx([3e-4 / 1.5**k for k in range(8)])
+    with Run(tiny(adaptive_kl=1e9)) as run:
+        rates = [run.update()["learning_rate"] for _ in range(8)]
+    assert rates == pytest.approx([3e-4 * 1.5**k for k in range(8)])
+
+
 def test_the_rate_is_watched(monkeypatch):
     with Run(tiny()) as run:
         for rate in [100.0] * 20:

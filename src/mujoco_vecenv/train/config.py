@@ -35,6 +35,9 @@ class PPOConfig:
     target_kl: float | None = _option(
         None, "end an update after the epoch whose mean approximate KL exceeds this"
     )
+    adaptive_kl: float | None = _option(
+        None, "adapt the step size so that updates move the policy by this KL, instead of annealing"
+    )
     reward_scale: float = _option(1.0, "rewards are multiplied by this before PPO sees them")
     initial_log_std: float = _option(-0.5, "log of the action noise at the start")
     final_log_std: float | None = _option(
@@ -62,8 +65,10 @@ class PPOConfig:
             raise ValueError(
                 f"noise_correlation must be from 0 to below 1, got {self.noise_correlation!r}"
             )
-        if self.target_kl is not None and check_number("target_kl", self.target_kl) <= 0:
-            raise ValueError(f"target_kl must be positive, got {self.target_kl!r}")
+        for name in ("target_kl", "adaptive_kl"):
+            value = getattr(self, name)
+            if value is not None and check_number(name, value) <= 0:
+                raise ValueError(f"{name} must be positive, got {value!r}")
         if self.batch % self.minibatches:
             raise ValueError(
                 f"n x steps = {self.n} x {self.steps} = {self.batch} observations cannot be split "

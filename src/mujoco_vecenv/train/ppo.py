@@ -24,6 +24,8 @@ from mujoco_vecenv.train.config import PPOConfig
 from mujoco_vecenv.train.policy import CLIP, Normalizer
 from mujoco_vecenv.vector.vec_env import VecEnv
 
+_LEAST_RATE: Final = 1e-5
+_MOST_RATE: Final = 1e-2
 _HALF_LOG_TWO_PI: Final = 0.5 * math.log(2 * math.pi)
 
 
@@ -83,12 +85,14 @@ class PPO:
 
     Attributes:
         steps_done: environment steps so far.
+        learning_rate: Adam's step size, as far as it is adapted.
     """
 
     def __init__(self, config: PPOConfig, envs: VecEnv, actions: int, seed: int):
         self.config = config
         self.envs = envs
         self.steps_done = 0
+        self.learning_rate = config.learning_rate
         obs = envs.reset()
         weights = torch.Generator().manual_seed(seed)
         self.actor = _mlp(obs.shape[1], config.hidden, actions, 0.01, weights)
@@ -135,6 +139,7 @@ class PPO:
         """Return everything that decides how training goes on, the environments included."""
         arrays = self.policy_arrays() | {
             "steps_done": np.array(self.steps_done, np.int64),
+            "learning_rate": np.array(self.learning_rate),
             "running_returns": self._returns.copy(),
             "rng": rng_words(self.rng),
         }
@@ -179,6 +184,8 @@ class PPO:
         self.normalizer.mean = arrays["normalizer.mean"].copy()
         self.normalizer.squares = arrays["normalizer.squares"].copy()
         self.steps_done = int(arrays["steps_done"])
+        if self.config.adaptive_kl is not None:
+            self.learning_rate = float(arrays["learning_rate"])
         self._returns = arrays["running_returns"].copy()
         set_rng(self.rng, arrays["rng"])
 
@@ -208,11 +215,17 @@ class PPO:
         targets = advantages + values
         spread = float(targets.var())
         explained = 1 - float((targets - values).var()) / spread if spread else math.nan
-        rate = config.learning_rate * left
+        rate = self.learning_rate if config.adaptive_kl else config.learning_rate * left
         for side in self._sides:
             side.optimizer.param_groups[0]["lr"] = rate
         estimated = perf_counter()
         learned = self._learn(x, old_log_prob, advantages, targets)
+        if config.adaptive_kl is not None:
+            # As rsl_rl does: by half as much again, once the KL is off by a factor of 2.
+            if learned["kl"] > 2 * config.adaptive_kl:
+                self.learning_rate = max(_LEAST_RATE, rate / 1.5)
+            elif learned["kl"] < config.adaptive_kl / 2:
+                self.learning_rate = min(_MOST_RATE, rate * 1.5)
         self.normalizer.update(self._obs.reshape(len(values), -1))
         if rollout.terminal:
             self.normalizer.update(np.stack(list(rollout.terminal.values())))
