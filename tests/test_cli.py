@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mujoco_vecenv import cli, contract
+from mujoco_vecenv.train.config import PRESETS
 
 
 def test_contract_prints_and_records(tmp_path, capsys, monkeypatch):
@@ -47,3 +48,17 @@ def test_errors_are_one_line(capsys, monkeypatch):
     monkeypatch.setenv("MUJOCO_VECENV_ASSETS", "/nowhere")
     assert cli.main(["contract"]) == 2
     assert "/nowhere/scene.xml does not exist" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_demo_ends_with_a_training(capsys, monkeypatch, tmp_path):
+    """Its commands run as they are, only shorter."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(contract, "CASES", contract.CASES[:1])
+    monkeypatch.setattr(cli.bench, "run_kind", lambda *arguments: 0)
+    monkeypatch.setitem(PRESETS["minute"].ppo, "total_steps", 4096)
+    assert cli.main(["demo"]) == 0
+    out = capsys.readouterr().out
+    assert "hold STAND" in out
+    (folder,) = (tmp_path / "runs").iterdir()
+    for name in ("curve.png", "evaluation.png", "policy.npz"):
+        assert (folder / name).stat().st_size > 5000

@@ -7,6 +7,7 @@ import pytest
 
 from mujoco_vecenv import MicroduckEnv, cli
 from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.microduck.randomization import DRConfig
 from mujoco_vecenv.train import evaluate, export
 from mujoco_vecenv.train.compare import Finished, groups, welch
 from mujoco_vecenv.train.config import PPOConfig
@@ -76,7 +77,9 @@ def test_saved_and_loaded(policy, tmp_path):
         ("log_std", np.zeros(3, np.float32), r"'log_std' is float32 \(3,\), expected"),
         ("critic.0.bias", np.full(32, np.nan, np.float32), "'critic.0.bias' is not finite"),
         ("normalizer.count", np.array(1.5), "'normalizer.count' is float64"),
-        ("actor.2.weight", None, r"damaged: 'actor\.2\.weight'"),
+        ("actor.2.weight", None, r"damaged: KeyError\('actor\.2\.weight'"),
+        ("normalizer.mean", np.zeros(100), r"'normalizer.mean' is float64 \(100,\), expected"),
+        ("normalizer.squares", np.full(48, -1.0), "'normalizer.squares' is negative"),
     ],
 )
 def test_damaged_policies_are_refused(policy, tmp_path, name, value, message):
@@ -242,11 +245,20 @@ def test_gap_and_baseline(policy, tmp_path, capsys):
     file = tmp_path / "gap.json"
     assert cli.main(["gap", str(tmp_path), *few, "--variants", "walk", "--json", str(file)]) == 0
     (places,) = json.loads(file.read_text())["results"].values()
-    assert list(places) == ["groundcontact", "walk", "groundcontact + DR"]
+    assert list(places) == ["groundcontact", "walk", "groundcontact, DR"]
     assert cli.main(["baseline", *few]) == 0
     out = capsys.readouterr().out
     assert "random" in out
     assert "share" in out
+
+
+def test_places_begin_with_the_policys_own():
+    own = MicroduckConfig(reward="v2", dr=DRConfig(latency=(0, 1)))
+    found = evaluate.places(own, ["groundcontact", "rollers"])
+    assert list(found) == ["groundcontact, DR", "rollers, DR", "groundcontact"]
+    assert found["groundcontact, DR"] == own
+    assert found["rollers, DR"].dr == own.dr
+    assert found["groundcontact"].dr is None
 
 
 def test_training_episodes_are_not_what_is_evaluated():
@@ -272,6 +284,11 @@ def test_export_that_would_differ_is_not_written(policy, tmp_path, capsys, monke
     assert cli.main(["export", str(tmp_path)]) == 2
     assert "would differ from PyTorch" in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "policy.onnx").exists()
+    (tmp_path / "policy.onnx").write_text("good")
+    monkeypatch.setattr(export, "LIMIT", float("nan"))
+    assert cli.main(["export", str(tmp_path)]) == 2
+    assert (tmp_path / "policy.onnx").read_text() == "good"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["policy.npz", "policy.onnx"]
 
 
 # Runs side by side.
@@ -297,6 +314,8 @@ def test_runs_that_differ_in_the_seed_are_a_group(tmp_path):
     assert runs[0].figures()["return"] == 100.0
     assert runs[0].figures()["rate"] == 1002.0
     assert list(groups(runs[:3])) == ["all"]
+    with pytest.raises(ValueError, match="are the same run"):
+        groups([runs[0], runs[1], runs[0]])
 
 
 def test_welch():

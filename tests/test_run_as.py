@@ -97,14 +97,10 @@ def test_unusable_command_lines(tmp_path):
         (["vec_env", tmp_path / "no.py"], {}, "there is no script"),
         (["vec-env", script], {}, "'vec-env' is no name of a module"),
         (["vec_env", script], {"MUJOCO_VECENV_MAX_WORKERS": "many"}, "integer of 1 or more"),
+        (["vec_env", script], {"MUJOCO_VECENV_BACKEND": "batsch"}, "did you mean 'batch'?"),
+        (["vec_env", script], {"MUJOCO_VECENV_THREADS": "0"}, "THREADS must be an integer of 1"),
     ):
         result = run_as(*arguments, **variables)
         assert result.returncode == 2
         assert message in result.stderr
-    for variable, value, message in (
-        ("MUJOCO_VECENV_BACKEND", "batsch", "did you mean 'batch'?"),
-        ("MUJOCO_VECENV_THREADS", "0", "MUJOCO_VECENV_THREADS must be an integer of 1 or more"),
-    ):
-        result = run_as("vec_env", script, **{variable: value})
-        assert result.returncode == 1
-        assert message in result.stderr
+        assert "Traceback" not in result.stderr

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 
 import numpy as np
 import pytest
@@ -123,8 +124,12 @@ def test_a_snapshot_that_does_not_fit_is_refused(backend):
                     str(h).replace('"mujoco": "4', '"mujoco": "3.9.9" ,"x":"')
                 ),
             ),
-            "version is 2": broken(
-                good, header=lambda h: np.array(str(h).replace('"version": 1', '"version": 2'))
+            "model is 'another' in it": broken(
+                good,
+                header=lambda h: np.array(re.sub('"model": "[^"]*', '"model": "another', str(h))),
+            ),
+            "version is 3": broken(
+                good, header=lambda h: np.array(str(h).replace('"version": 2', '"version": 3'))
             ),
             "header is damaged": broken(good, header=lambda h: np.array("{")),
             "has no 'header'": {},

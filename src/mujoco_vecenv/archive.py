@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,10 @@ def load(path: str | Path, kind: str, version: int) -> tuple[dict[str, Any], Arr
         OSError: the file cannot be opened.
         ValueError: it is damaged, of another kind or of another version.
     """
+    with open(path, "rb") as opened:  # or OSError
+        zipped = is_zipfile(opened)
+    if not zipped:
+        raise ValueError(f"{path} is no {kind}, or it is damaged: it is no .npz file")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)

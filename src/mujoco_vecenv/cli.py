@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError, MemoryError) as error:
         Console(stderr=True).print(
             f"mjvec {options.command}: {error}", style="red", markup=False, soft_wrap=True
         )

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
+from mujoco_vecenv.checks import check_choice
 from mujoco_vecenv.vector import vec_env
 
 BACKEND_VARIABLE: Final = "MUJOCO_VECENV_BACKEND"
@@ -33,7 +34,7 @@ class VecEnv(vec_env.VecEnv):
     """The `VecEnv` that a script finds: its keywords, and the variables' backend and threads."""
 
     def __init__(self, n: int = 4, seed: int = 0, with_terms: bool = False, **keywords: Any):
-        keywords.setdefault("backend", os.environ.get(BACKEND_VARIABLE) or "batch")
+        keywords.setdefault("backend", _backend())
         keywords.setdefault("threads", _positive(THREADS_VARIABLE, None))
         super().__init__(n, seed, with_terms, **keywords)
 
@@ -69,6 +70,8 @@ def run_as(module: str, script: Path, arguments: Sequence[str]) -> None:
     if not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(f"{module!r} is no name of a module")
     replacement = stand_in(module)
+    _positive(THREADS_VARIABLE, None)
+    check_choice(BACKEND_VARIABLE, _backend(), vec_env.BACKENDS)
     package, _, last = module.rpartition(".")
     with TemporaryDirectory(prefix="mjvec-") as folder:
         # As `python SCRIPT` would have it; the folder in front is for worker processes, which
@@ -94,6 +97,10 @@ def _own(error: Exception, script: Path) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_code.co_filename != str(script):
         trace = trace.tb_next
     return trace or error.__traceback__
+
+
+def _backend() -> str:
+    return os.environ.get(BACKEND_VARIABLE) or "batch"
 
 
 def _positive(variable: str, default: Any) -> Any:

@@ -59,6 +59,19 @@ def new_file(text: str) -> Path:
     return path
 
 
+def say(text: str) -> None:
+    """Print a line as it is: no markup in it, and wrapped by nothing but the terminal."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def picture(text: str) -> Path:
+    """Read a command line argument that is a PNG file to write, in a folder that exists."""
+    path = new_file(text)
+    if path.suffix != ".png":
+        raise argparse.ArgumentTypeError(f"{text!r} must end in .png")
+    return path
+
+
 def print_facts(facts: dict[str, str]) -> None:
     """Print what the machine and its software are."""
     for name, value in facts.items():

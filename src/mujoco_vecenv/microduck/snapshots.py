@@ -19,7 +19,7 @@ from mujoco_vecenv.microduck.randomization import FACTORS, Factors
 Snapshot = dict[str, NDArray[Any]]
 """n environments' states: arrays with one row each, and a `header` in JSON."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _PHYSICS: Final = mujoco.mjtState.mjSTATE_INTEGRATION
 _WORD: Final = (1 << 64) - 1
 
@@ -93,6 +93,13 @@ def rng_words(rng: Generator) -> NDArray[np.uint64]:
     return np.array([number & _WORD for number in numbers], np.uint64)
 
 
+def check_rng(words: NDArray[np.uint64]) -> None:
+    """Raise ValueError unless (…, 6) words are states of PCG64 generators."""
+    odd, half, word = words[..., 3], words[..., 4], words[..., 5]
+    if (odd % 2 == 0).any() or (half > 1).any() or (word >> np.uint64(32)).any():
+        raise ValueError("'rng' is no state of a PCG64 generator")
+
+
 def set_rng(rng: Generator, words: NDArray[np.uint64]) -> None:
     """Put a PCG64 generator into the state that `rng_words` returned."""
     high, low, inc_high, inc_low, has_uint32, uinteger = (int(word) for word in words)
@@ -104,8 +111,10 @@ def set_rng(rng: Generator, words: NDArray[np.uint64]) -> None:
     }
 
 
-def pack(states: list[EnvState], config: MicroduckConfig) -> Snapshot:
+def pack(states: list[EnvState], config: MicroduckConfig, model: str) -> Snapshot:
     """Return the states of n environments as arrays with n rows.
+
+    `model` is the fingerprint of their model, see `model_digest`.
 
     Nothing but arrays: `numpy.savez(file, **snapshot)` writes it and `numpy.load(file)` reads it
     without running any code.
@@ -116,7 +125,7 @@ def pack(states: list[EnvState], config: MicroduckConfig) -> Snapshot:
     delays = max([1, *(episode.latency for episode in episodes)])
     recorded = [episode.noise is not None for episode in episodes]
     snapshot: Snapshot = {
-        "header": np.array(_header(n, config)),
+        "header": np.array(_header(n, config, model)),
         "physics": np.stack([state.physics for state in states]),
         "t": np.array([state.t for state in states], np.int64),
         "previous": np.stack([state.previous for state in states]),
@@ -149,7 +158,7 @@ def pack(states: list[EnvState], config: MicroduckConfig) -> Snapshot:
 
 
 def unpack(
-    snapshot: Mapping[str, Any], n: int, config: MicroduckConfig, nstate: int
+    snapshot: Mapping[str, Any], n: int, config: MicroduckConfig, model: str, nstate: int
 ) -> list[EnvState]:
     """Return the states in a snapshot, having checked that n such environments can take them.
 
@@ -162,7 +171,7 @@ def unpack(
         raise TypeError(f"a snapshot is a mapping from names to arrays, got {type(snapshot)}")
     if "header" not in snapshot:
         raise ValueError("this is no snapshot of mujoco-vecenv: it has no 'header'")
-    _check_header(str(snapshot["header"]), n, config)
+    _check_header(str(snapshot["header"]), n, config, model)
     try:
         arrays = {name: np.asarray(snapshot[name]) for name in snapshot if name in _NAMES}
     except Exception as error:  # whatever zip and zlib have to say of a damaged file
@@ -198,29 +207,34 @@ def _state(arrays: Mapping[str, NDArray[Any]], i: int) -> EnvState:
     )
 
 
-def _header(n: int, config: MicroduckConfig) -> str:
+def _header(n: int, config: MicroduckConfig, model: str) -> str:
     return json.dumps(
         {
             "format": "mujoco-vecenv snapshot",
             "version": _VERSION,
             "mujoco": mujoco.__version__,
             "n": n,
+            "model": model,
             "config": plain_config(config),
         }
     )
 
 
-def _check_header(text: str, n: int, config: MicroduckConfig) -> None:
+def _check_header(text: str, n: int, config: MicroduckConfig, model: str) -> None:
     try:
         header = json.loads(text)
         theirs = header["config"]
-        found = {"version": header["version"], "mujoco": header["mujoco"], "n": header["n"]}
+        found = {name: header[name] for name in ("version", "mujoco", "n", "model")}
         theirs.items()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError("the snapshot's header is damaged") from error
     expected = {"version": _VERSION, "mujoco": mujoco.__version__, "n": n}
     ours = plain_config(config)
-    for where, mine, other in (("", expected, found), ("config: ", ours, theirs)):
+    for where, mine, other in (
+        ("", expected, found),
+        ("config: ", ours, theirs),
+        ("", {"model": model}, found),
+    ):
         for name, value in mine.items():
             if other.get(name) != value:
                 raise ValueError(
@@ -257,9 +271,10 @@ def _check_arrays(
     for name, most in limits.items():
         if ((arrays[name] < 0) | (arrays[name] > most)).any():
             raise ValueError(f"the snapshot is damaged: {name!r} is not within 0 … {most}")
-    words = arrays["rng"]
-    if (words[:, 3] % 2 == 0).any() or (words[:, 4] > 1).any() or (words[:, 5] >> 32).any():
-        raise ValueError("the snapshot is damaged: 'rng' is no state of a PCG64 generator")
+    try:
+        check_rng(arrays["rng"])
+    except ValueError as error:
+        raise ValueError(f"the snapshot is damaged: {error}") from error
     if (arrays["next_push"] > arrays["pushes"]).any():
         raise ValueError("the snapshot is damaged: 'next_push' is beyond its 'pushes'")
     if (np.abs(arrays["previous"]) > 1).any() or (np.abs(arrays["delayed"]) > 1).any():

@@ -19,21 +19,23 @@ from rich.table import Table
 
 from mujoco_vecenv import machine
 from mujoco_vecenv.archive import digest
-from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
 from mujoco_vecenv.microduck.rewards import REWARDS
 from mujoco_vecenv.terminal import (
     console,
     new_file,
+    picture,
     positive_integer,
     print_facts,
     progress_bar,
+    say,
 )
 from mujoco_vecenv.train import compare, evaluate, export, policy, report
 from mujoco_vecenv.train.config import PRESETS, PPOConfig
 from mujoco_vecenv.train.folder import CURVE, Line, RunConfig, read_checkpoint, read_log
 from mujoco_vecenv.vector.vec_env import BACKENDS
 
+_MORE: Final = "give a larger --total-steps to go on"
 _DRAW_EVERY: Final = 60.0  # seconds between plots of the curve
 
 
@@ -42,11 +44,14 @@ def add_parsers(commands: Any) -> None:
     train = commands.add_parser(
         "train", help="train a policy with PPO", argument_default=argparse.SUPPRESS
     )
-    train.add_argument("--preset", choices=PRESETS, help="where the values below begin (default)")
+    presets = "; ".join(f"{name}: {preset.doc}" for name, preset in PRESETS.items())
+    train.add_argument(
+        "--preset", choices=PRESETS, help=f"where the values below begin (default). {presets}"
+    )
     for option in fields(PPOConfig):
         train.add_argument(
             f"--{option.name.replace('_', '-')}",
-            type=int if option.type is int else float,
+            type=int if option.type is int else _number_or_none,
             metavar="N" if option.type is int else "X",
             help=f"{option.metadata['doc']} ({option.default})",
         )
@@ -101,7 +106,7 @@ def add_parsers(commands: Any) -> None:
 
     compare = commands.add_parser("compare-runs", help="training runs side by side")
     compare.add_argument("runs", type=Path, nargs="+", help="folders of runs")
-    compare.add_argument("--plot", type=new_file, help="PNG to draw the curves to")
+    compare.add_argument("--plot", type=picture, help="PNG to draw the curves to")
     compare.add_argument("--json", type=new_file, help="JSON to write")
     compare.set_defaults(run=_compare)
 
@@ -111,15 +116,27 @@ def add_parsers(commands: Any) -> None:
     export.set_defaults(run=_export)
 
 
+def _number_or_none(text: str) -> float | None:
+    return None if text == "none" else float(text)
+
+
 def _evaluation(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_)
+    # More would run into the seeds that training uses.
     parser.add_argument(
-        "--episodes", type=positive_integer, default=100, help="episodes of each seed (100)"
+        "--episodes",
+        type=positive_integer,
+        choices=range(1, evaluate.SEED_STRIDE + 1),
+        metavar="N",
+        default=100,
+        help="episodes of each seed (100)",
     )
-    parser.add_argument("--seeds", type=positive_integer, default=5, help="seeds, from 0 (5)")
+    parser.add_argument(
+        "--seeds", type=int, choices=range(1, 6), default=5, help="seeds, from 0 (5)"
+    )
     parser.add_argument("--threads", type=positive_integer, help="threads (all)")
     parser.add_argument("--json", type=new_file, help="JSON to write")
-    parser.add_argument("--plot", type=new_file, help="PNG to draw")
+    parser.add_argument("--plot", type=picture, help="PNG to draw")
     return parser
 
 
@@ -134,11 +151,14 @@ def _train(options: argparse.Namespace) -> int:
     backend, threads = given.get("backend", "batch"), given.get("threads")
     checkpoint = None
     runs = given.get("runs", Path("runs"))
-    folder = runs / given.get("tag", f"train-{datetime.now():%Y%m%d-%H%M%S}")
+    tag = given.get("tag", f"train-{datetime.now():%Y%m%d-%H%M%S}")
+    if not tag:
+        raise ValueError("--tag must not be empty")
+    folder = runs / tag
     if "resume" in given:
         if given["resume"] is None and "tag" not in given:
             raise ValueError("--resume needs the run's --tag, or a run to go on from")
-        checkpoint = read_checkpoint(given["resume"] or folder, console.print)
+        checkpoint = read_checkpoint(given["resume"] or folder, say)
         config = _resumed(checkpoint.config, given)
     else:
         changes = {o.name: given[o.name] for o in fields(PPOConfig) if o.name in given}
@@ -146,7 +166,7 @@ def _train(options: argparse.Namespace) -> int:
         config = RunConfig(
             PPOConfig(**preset.ppo | changes),
             MicroduckConfig(**{"reward": "v2"} | preset.env | _environment(given)),
-            check_integer("seed", given.get("seed", 0), 0),
+            given.get("seed", 0),
         )
     try:
         from mujoco_vecenv.train import run, verify
@@ -157,8 +177,11 @@ def _train(options: argparse.Namespace) -> int:
     with run.torch_threads(1):
         if "verify_backends" in given:
             return _verify(verify, config)
-        writer = _tensorboard(folder) if "tensorboard" in given else None
+        begun = 0 if checkpoint is None else int(checkpoint.arrays["steps_done"])
+        if begun >= config.ppo.total_steps and given.get("resume") is not None:
+            raise ValueError(f"{given['resume']} has done its {begun:,} steps: {_MORE}")
         with run.Run(config, folder, backend, threads, checkpoint) as training:
+            writer = _tensorboard(folder, begun) if "tensorboard" in given else None
             return _go(training, given.get("chunk_steps"), writer)
 
 
@@ -187,11 +210,11 @@ def _resumed(config: RunConfig, given: dict[str, Any]) -> RunConfig:
 def _go(training: Any, chunk: int | None, writer: Any) -> int:
     """Train to the end, or for a chunk of steps, or until Ctrl-C."""
     config, folder = training.config, training.folder
-    _say(f"{folder}: {_describe(config)}; {training.envs.backend}")
+    say(f"{folder}: {_describe(config)}; {training.envs.backend}")
     total, begun = config.ppo.total_steps, training.ppo.steps_done
     last = total if chunk is None else min(total, begun + chunk)
     if begun >= last:
-        raise ValueError(f"the run has done its {begun:,} steps: give a larger --total-steps")
+        say(f"the run has done its {begun:,} steps: {_MORE}")
     drawn = perf_counter()
     slow = False
     with progress_bar("env-steps") as progress, _stop_on_signal() as stopped:
@@ -202,7 +225,7 @@ def _go(training: Any, chunk: int | None, writer: Any) -> int:
             if writer is not None:
                 _write_scalars(writer, line)
             if "evaluation" in line:
-                _say(_brief(line) + _tested(line["evaluation"]))
+                say(_brief(line) + _tested(line["evaluation"]))
                 if perf_counter() - drawn > _DRAW_EVERY:
                     drawn = perf_counter()
                     _draw_curve(training)
@@ -217,9 +240,10 @@ def _go(training: Any, chunk: int | None, writer: Any) -> int:
     _draw_curve(training)
     if writer is not None:
         writer.close()
-    _say(f"wrote {folder / policy.FILE}")
+    say(f"wrote {folder / policy.FILE}")
     if stopped:
-        console.print(f"stopped; mjvec train --resume --tag {folder.name} goes on")
+        again = ["--runs", str(folder.parent), "--tag", folder.name]
+        say(f"stopped; this goes on: {shlex.join(['mjvec', 'train', '--resume', *again])}")
         return 130
     return 0
 
@@ -277,11 +301,6 @@ def _stop_on_signal() -> Iterator[list[int]]:
             signal.signal(which, handler)
 
 
-def _say(text: str) -> None:
-    """Print a line as it is, wherever it ends."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def _describe(config: RunConfig) -> str:
     ppo, env = config.ppo, config.env
     return (
@@ -292,10 +311,18 @@ def _describe(config: RunConfig) -> str:
 
 def _brief(line: Line) -> str:
     mean = "–" if line["return"] is None else f"{line['return']:.0f}"
+    clip, kl, std, rate = (
+        "–" if line[name] is None else form.format(line[name])
+        for name, form in (
+            ("clip_fraction", "{:.3f}"),
+            ("kl", "{:.4f}"),
+            ("std", "{:.3f}"),
+            ("learning_rate", "{:.2e}"),
+        )
+    )
     return (
         f"{line['steps']:>10,} steps {line['time']['rate']:>6,.0f}/s  return {mean:>4}  "
-        f"clip {line['clip_fraction']:.3f}  KL {line['kl']:.4f}  σ {line['std']:.3f}  "
-        f"lr {line['learning_rate']:.2e}"
+        f"clip {clip}  KL {kl}  σ {std}  lr {rate}"
     )
 
 
@@ -307,16 +334,16 @@ def _draw_curve(training: Any) -> None:
     try:
         curve = report.Curve("training", read_log(training.folder))
         report.curves_plot([curve], _describe(training.config), training.folder / CURVE)
-    except ImportError as error:
-        console.print(f"no curve: {error}", markup=False)
+    except (ImportError, OSError, ValueError) as error:  # no reason to end a training
+        say(f"no curve: {error}")
 
 
-def _tensorboard(folder: Path) -> Any:
+def _tensorboard(folder: Path, begun: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError("--tensorboard needs tensorboard: pip install tensorboard") from error
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=begun + 1)
 
 
 def _write_scalars(writer: Any, line: Line) -> None:
@@ -343,15 +370,13 @@ def _gap(options: argparse.Namespace) -> int:
     results: dict[str, Any] = {}
     for path in options.policies:
         loaded = policy.Policy.load(path)
-        variants = [loaded.config.variant]
-        variants += [v for v in options.variants or SCENES if v not in variants]
-        places = evaluate.places(evaluate.usual(loaded.config), variants)
+        places = evaluate.places(evaluate.usual(loaded.config), options.variants or list(SCENES))
         results |= _contest({str(path): loaded.actor()}, places, options)
     console.print(report.gap_table(results))
+    _write_json(options.json, results)
     if options.plot:
         flat = {f"{p}, {place}": r for p, places in results.items() for place, r in places.items()}
         _plot_returns(flat, "policies on other variants", options.plot)
-    _write_json(options.json, results)
     return 0
 
 
@@ -401,15 +426,15 @@ def _changed(config: MicroduckConfig, options: argparse.Namespace) -> MicroduckC
 def _write_results(
     options: argparse.Namespace, results: dict[str, Any], title: str, steps: int | None
 ) -> None:
+    _write_json(options.json, results)
     if options.plot:
         after = "" if steps is None else f" after {steps:,} steps"
         _plot_returns(results, f"{title}{after}", options.plot)
-    _write_json(options.json, results)
 
 
 def _plot_returns(results: dict[str, Any], title: str, path: Path) -> None:
     report.evaluation_plot({name: r["returns"] for name, r in results.items()}, title, path)
-    _say(f"wrote {path}")
+    say(f"wrote {path}")
 
 
 def _write_json(path: Path | None, results: dict[str, Any]) -> None:
@@ -420,7 +445,7 @@ def _write_json(path: Path | None, results: dict[str, Any]) -> None:
             "results": results,
         }
         path.write_text(json.dumps(record, indent=1) + "\n")
-        _say(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -431,7 +456,7 @@ def _compare(options: argparse.Namespace) -> int:
     if options.plot:
         curves = [report.Curve(name, run.log) for name, group in found.items() for run in group]
         report.curves_plot(curves, "training runs", options.plot)
-        _say(f"wrote {options.plot}")
+        say(f"wrote {options.plot}")
     _write_json(options.json, {n: [r.figures() for r in g] for n, g in found.items()})
     return 0
 
@@ -440,14 +465,18 @@ def _export(options: argparse.Namespace) -> int:
     loaded = policy.Policy.load(options.policy)
     beside = options.policy / policy.FILE if options.policy.is_dir() else options.policy
     path = options.out or beside.with_suffix(".onnx")
-    export.export(loaded, path)
     obs = evaluate.observations(loaded.actor(), loaded.config, export.OBSERVATIONS)
-    largest = export.largest_difference(loaded, path, obs)
-    if largest >= export.LIMIT:
-        path.unlink()
-        raise RuntimeError(f"{path} would differ from PyTorch by {largest:.2e}: not written")
+    part = path.with_name(path.name + ".part")
+    try:
+        export.export(loaded, part)
+        largest = export.largest_difference(loaded, part, obs)
+        if not largest < export.LIMIT:
+            raise RuntimeError(f"{path} would differ from PyTorch by {largest:.2e}: not written")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     times = export.latency(path, obs)
-    _say(f"wrote {path}")
+    say(f"wrote {path}")
     console.print(
         f"against PyTorch on {len(obs):,} observations: largest difference {largest:.2e}\n"
         f"one action on one thread: p50 {times['p50']:.1f} µs, p99 {times['p99']:.1f} µs"

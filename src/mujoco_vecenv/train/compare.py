@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
-from mujoco_vecenv.train.folder import Line, RunConfig, read_checkpoint, read_log
+from mujoco_vecenv.train.folder import Line, RunConfig, read_config, read_log
 
 LAST: Final = 50
 """A run's figures are means over its last 50 updates."""
@@ -30,11 +30,11 @@ class Finished:
     def figures(self) -> dict[str, float]:
         """Return the means of FIGURES over the last updates; of the rate, the median over all."""
         last = self.log[-LAST:]
-        values = {
-            name: mean(line[name] for line in last if line[name] is not None)
-            for name in FIGURES
-            if name != "rate"
-        }
+        values = {}
+        for name in FIGURES:
+            column = [line[name] for line in last if name != "rate" and line[name] is not None]
+            if column:
+                values[name] = mean(column)
         tests = [line["evaluation"]["return"] for line in last if "evaluation" in line]
         if tests:
             values["evaluated"] = mean(tests)
@@ -51,17 +51,28 @@ def read_run(folder: Path) -> Finished:
     log = read_log(folder)
     if not any(line["return"] is not None for line in log):
         raise ValueError(f"{folder} has no finished episode yet")
-    return Finished(folder, read_checkpoint(folder).config, log)
+    return Finished(folder, read_config(folder), log)
 
 
 def groups(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
-    """Return runs that differ in nothing but the seed together, named by what sets them apart."""
+    """Return runs that differ in nothing but the seed together, named by what sets them apart.
+
+    Raises:
+        ValueError: two runs are of the same configuration and seed, and so the same run.
+    """
     flat = [_flat(run.config) for run in runs]
     varying = [k for k in flat[0] if any(other.get(k) != flat[0][k] for other in flat)]
     found: dict[str, list[Finished]] = {}
     for run, values in zip(runs, flat, strict=True):
         name = ", ".join(f"{key} {values[key]}" for key in varying)
-        found.setdefault(name or "all", []).append(run)
+        group = found.setdefault(name or "all", [])
+        for other in group:
+            if other.config.seed == run.config.seed:
+                raise ValueError(
+                    f"{other.folder} and {run.folder} are the same run: the same configuration "
+                    f"and seed {run.config.seed}"
+                )
+        group.append(run)
     return found
 
 

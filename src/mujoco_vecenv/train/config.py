@@ -54,8 +54,10 @@ class PPOConfig:
         rates = ("learning_rate", "clip", "max_grad_norm", "reward_scale")
         for name in (*rates, "entropy", "value", "gamma", "gae_lambda", "initial_log_std"):
             number = check_number(name, getattr(self, name))
-            if (name != "initial_log_std" and number < 0) or (name in rates and number == 0):
+            if name in rates and number <= 0:
                 raise ValueError(f"{name} must be positive, got {number!r}")
+            if name != "initial_log_std" and number < 0:
+                raise ValueError(f"{name} must be 0 or more, got {number!r}")
         for name in ("gamma", "gae_lambda"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name} must be 1 or less, got {getattr(self, name)!r}")
@@ -69,6 +71,11 @@ class PPOConfig:
             value = getattr(self, name)
             if value is not None and check_number(name, value) <= 0:
                 raise ValueError(f"{name} must be positive, got {value!r}")
+        if self.batch < 2 * self.minibatches:
+            raise ValueError(
+                f"minibatches={self.minibatches} leaves fewer than two of the n x steps = "
+                f"{self.batch} observations in each: advantages could not be normalised"
+            )
         if self.batch % self.minibatches:
             raise ValueError(
                 f"n x steps = {self.n} x {self.steps} = {self.batch} observations cannot be split "
@@ -98,6 +105,19 @@ class Preset:
 
 PRESETS: Final = {
     "default": Preset("PPOConfig as it is", {}, {}),
+    "minute": Preset(
+        "climbs past holding the pose in about a minute on two cores",
+        {
+            "n": 64,
+            "steps": 64,
+            "target_kl": 0.02,
+            "reward_scale": 0.1,
+            "initial_log_std": -1.0,
+            "noise_correlation": 0.8,
+            "total_steps": 300_000,
+        },
+        {"episode_steps": 75, "n_pushes": 1},
+    ),
     "stand": Preset(
         "reaches a policy that stands and recovers",
         {

@@ -3,17 +3,16 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mujoco_vecenv.infos import Info
 from mujoco_vecenv.microduck.config import FALL_HEIGHT, SUBSTEPS, TIMESTEP, MicroduckConfig
 from mujoco_vecenv.microduck.layout import ACTIONS
 from mujoco_vecenv.microduck.randomization import DRConfig
+from mujoco_vecenv.microduck.rewards import REWARDS
 from mujoco_vecenv.vector.vec_env import VecEnv
 
 UPRIGHT: Final = 0.9
@@ -89,34 +88,26 @@ def run_episodes(
         threads: see VecEnv.
         backend: see VecEnv.
     """
-    rewards, infos = [], []
+    shape = (episodes, config.episode_steps)
     with VecEnv(
         episodes, seed, with_terms=True, backend=backend, threads=threads, **vars(config)
     ) as envs:
         obs = envs.reset()
-        velocity = np.zeros((episodes, config.episode_steps, 2))
+        result = Episodes(
+            np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape, bool),
+            np.zeros((*shape, 2)), {name: np.empty(shape) for name in REWARDS[config.reward]},
+        )  # fmt: skip
         for i, episode in enumerate(envs.record()):
-            velocity[i, episode.push_steps] = episode.push_velocity
-        for _ in range(config.episode_steps):
-            obs, reward, _, info = envs.step(act(obs))
-            rewards.append(reward)
-            infos.append(list(info))
-
-    def over_time(read: Callable[[Info], Any]) -> NDArray[Any]:
-        return np.array([[read(info) for info in step] for step in infos]).T
-
-    return Episodes(
-        rewards=np.array(rewards).T,
-        height=over_time(lambda info: info["trunk_height"]),
-        upright=over_time(lambda info: info["upright_cos"]),
-        pushed=over_time(lambda info: info["pushed"]),
-        velocity=velocity,
-        terms={name: over_time(partial(_term, name)) for name in infos[0][0]["terms"]},
-    )
-
-
-def _term(name: str, info: Info) -> float:
-    return float(info["terms"][name])
+            result.velocity[i, episode.push_steps] = episode.push_velocity
+        for t in range(config.episode_steps):
+            obs, result.rewards[:, t], _, infos = envs.step(act(obs))
+            for i, info in enumerate(infos):
+                result.height[i, t] = info["trunk_height"]
+                result.upright[i, t] = info["upright_cos"]
+                result.pushed[i, t] = info["pushed"]
+                for name, values in result.terms.items():
+                    values[i, t] = info["terms"][name]
+    return result
 
 
 def evaluate(
@@ -152,7 +143,8 @@ def summary(seeds: Sequence[Episodes]) -> dict[str, Any]:
 
     Returns:
         `episodes`: how many; `returns`: of each.
-        `return`: mean, sd_seeds (of the seeds' means), sd_episodes, per_seed.
+        `return`: mean; sd_seeds, the sample deviation of the seeds' means; sd_episodes, the
+            deviation over all episodes; per_seed.
         `survival`: share of control steps with the trunk above 4 cm.
         `upright`: share of control steps with the trunk upright.
         `height_median`: m.
@@ -260,12 +252,24 @@ def usual(config: MicroduckConfig) -> MicroduckConfig:
 
 
 def places(config: MicroduckConfig, variants: Sequence[str]) -> dict[str, MicroduckConfig]:
-    """Return where to look for a policy's gap: its own environments, variants, randomisation.
+    """Return where to look for a policy's gap: first its own environments.
 
     Args:
         config: the environments that it was trained on.
-        variants: models to try it on.
+        variants: models to try it on, with the randomisation that it was trained with.
+
+    Returns:
+        Name to environments: its own; the other variants; its own with the default
+        randomisation, or without any if it was trained with some.
     """
-    found = {variant: replace(config, variant=variant, dr=None) for variant in variants}
-    found[f"{config.variant} + DR"] = replace(config, dr=DRConfig())
+    others = [variant for variant in variants if variant != config.variant]
+    suffix = "" if config.dr is None else ", DR"
+    found = {
+        f"{variant}{suffix}": replace(config, variant=variant)
+        for variant in (config.variant, *others)
+    }
+    if config.dr is None:
+        found[f"{config.variant}, DR"] = replace(config, dr=DRConfig())
+    else:
+        found[config.variant] = replace(config, dr=None)
     return found

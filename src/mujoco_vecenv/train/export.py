@@ -18,7 +18,7 @@ OBSERVATIONS: Final = 1000
 
 
 def export(policy: Policy, path: Path) -> None:
-    """Write a policy as an ONNX file, its normaliser folded in.
+    """Write a policy as an ONNX file, its normaliser folded in, without checking it.
 
     The input `obs` is (batch, 48) float32 as VecEnv returns it, the output `action` (batch, 14)
     float32.

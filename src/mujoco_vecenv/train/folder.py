@@ -11,21 +11,30 @@ It holds
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import mujoco
+import numpy as np
 
 from mujoco_vecenv import archive
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.episodes import config_from_plain, plain_config
 from mujoco_vecenv.train.config import PPOConfig
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 CHECKPOINT: Final = "checkpoint.npz"
 PREVIOUS: Final = "checkpoint.previous.npz"
 LOG: Final = "log.jsonl"
+_NEXT: Final = "checkpoint.next.npz"  # whole, but not renamed yet
 CURVE: Final = "curve.png"
 
 _FORMAT: Final = "mujoco-vecenv checkpoint"
@@ -49,12 +58,15 @@ class RunConfig:
     Attributes:
         ppo: the algorithm.
         env: the environments.
-        seed: of everything that is drawn.
+        seed: of everything that is drawn, 0 to 2**32 - 1.
     """
 
     ppo: PPOConfig
     env: MicroduckConfig
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("seed", self.seed, 0, 2**32 - 1)
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON's values."""
@@ -90,19 +102,39 @@ class Checkpoint:
     log: list[str]
 
 
-def prepare(folder: Path, checkpoint: Checkpoint | None) -> None:
+@contextmanager
+def prepared(folder: Path, checkpoint: Checkpoint | None) -> Iterator[None]:
     """Make a run's folder and its log, which holds what came before the checkpoint.
 
+    While the context lasts, no other process can train in the folder.
+
     Raises:
-        FileExistsError: the folder holds another run.
+        FileExistsError: the folder holds another run, or another process trains in it.
     """
     own = checkpoint is not None and checkpoint.path.parent.resolve() == folder.resolve()
-    if (folder / LOG).exists() and not own:
+    if not own and _holds_a_run(folder):
         raise FileExistsError(f"{folder} holds a run already: resume it, or choose another tag")
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / (LOG + ".part")
-    part.write_text("".join(checkpoint.log) if checkpoint else "")
-    part.replace(folder / LOG)
+    with open(folder / "lock", "w") as lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise FileExistsError(f"another process is training in {folder}") from error
+        part = folder / (LOG + ".part")
+        with open(part, "w") as log:
+            log.writelines(checkpoint.log if checkpoint else [])
+            log.flush()
+            os.fsync(log.fileno())
+        part.replace(folder / LOG)
+        yield
+
+
+def _holds_a_run(folder: Path) -> bool:
+    log = folder / LOG
+    if log.exists() and log.stat().st_size:
+        return True
+    return any((folder / name).exists() for name in (CHECKPOINT, _NEXT, PREVIOUS))
 
 
 def write_line(folder: Path, line: Line) -> None:
@@ -118,7 +150,7 @@ def write_checkpoint(folder: Path, config: RunConfig, arrays: Mapping[str, Any])
     """
     with open(folder / LOG, "a") as log:
         os.fsync(log.fileno())
-    newest, following = folder / CHECKPOINT, folder / "checkpoint.next.npz"
+    newest, following = folder / CHECKPOINT, folder / _NEXT
     header = {**config.plain(), "mujoco": mujoco.__version__}
     archive.save(following, _FORMAT, _VERSION, header, arrays)
     if newest.exists():
@@ -132,23 +164,26 @@ def read_checkpoint(path: Path, tell: Callable[[str], object] = print) -> Checkp
     Args:
         path: the file, or a run's folder: its newest checkpoint, or if that one is missing or
             damaged the one before.
-        tell: told when it has to be the one before.
+        tell: told when it has to be another than the newest.
 
     Raises:
         OSError: there is none.
-        ValueError: it is damaged, foreign, or of another version of MuJoCo.
+        ValueError: it is damaged, foreign, of another version of MuJoCo, or the log beside it is
+            not that of its run.
     """
     if not path.is_dir():
         return _read(path)
-    newest, previous = path / CHECKPOINT, path / PREVIOUS
     try:
-        return _read(newest)
+        return _read(path / CHECKPOINT)
     except (OSError, ValueError) as error:
-        if not previous.exists():
-            raise
-        checkpoint = _read(previous)
-        tell(f"{error}; going on from {previous}")
-        return checkpoint
+        for other in (path / _NEXT, path / PREVIOUS):
+            try:
+                checkpoint = _read(other)
+            except (OSError, ValueError):
+                continue
+            tell(f"{error}; going on from {other}")
+            return checkpoint
+        raise
 
 
 def _read(path: Path) -> Checkpoint:
@@ -156,16 +191,62 @@ def _read(path: Path) -> Checkpoint:
     try:
         if header["mujoco"] != mujoco.__version__:
             raise ValueError(f"its MuJoCo is {header['mujoco']}, this is {mujoco.__version__}")
-        config = RunConfig(
-            PPOConfig(**header["ppo"]), config_from_plain(header["config"]), header["seed"]
+        config = _config(header)
+        updates = check_integer("updates", arrays["updates"][()], 0)
+        check_integer("episodes", arrays["episodes"][()], 0)
+        if arrays["recent_returns"].dtype != np.float64 or arrays["recent_returns"].ndim != 1:
+            raise ValueError("'recent_returns' is no list of numbers")
+    except Exception as error:  # whatever a foreign header leads to
+        raise ValueError(f"{path} does not fit or is damaged: {error!r}") from error
+    return Checkpoint(path, config, arrays, _log_until(path.parent / LOG, updates))
+
+
+def _log_until(path: Path, updates: int) -> list[str]:
+    """Return the lines of a log up to an update, none where there is no log.
+
+    Raises:
+        ValueError: it does not lead up to that update.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_text(errors="replace").splitlines(keepends=True)
+    found = []
+    for text in lines:
+        try:
+            number = json.loads(text)["update"]
+        except (ValueError, KeyError, TypeError):
+            break
+        if number > updates:
+            break
+        found.append((number, text))
+    numbers = [number for number, _ in found]
+    begins = max(0, updates - len(found))
+    if numbers != list(range(begins + 1, updates + 1)) or (lines and updates and not found):
+        raise ValueError(
+            f"{path} does not lead up to update {updates}, where the checkpoint is: restore it, "
+            "or copy the checkpoint elsewhere and --resume that"
         )
-        for name in ("updates", "episodes", "recent_returns"):
-            arrays[name]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not fit or is damaged: {error}") from error
-    log = path.parent / LOG
-    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-    return Checkpoint(path, config, arrays, lines[: int(arrays["updates"])])
+    return [text for _, text in found]
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Return what a run trains, whatever version of MuJoCo it ran on.
+
+    Raises:
+        OSError: there is no checkpoint.
+        ValueError: it is damaged or foreign.
+    """
+    path = folder / CHECKPOINT
+    header, _ = archive.load(path, _FORMAT, _VERSION)
+    try:
+        return _config(header)
+    except Exception as error:  # whatever a foreign header leads to
+        raise ValueError(f"{path} does not fit or is damaged: {error!r}") from error
+
+
+def _config(header: Mapping[str, Any]) -> RunConfig:
+    ppo, env = PPOConfig(**header["ppo"]), config_from_plain(header["config"])
+    return RunConfig(ppo, env, header["seed"])
 
 
 def read_log(folder: Path) -> list[Line]:
@@ -176,11 +257,13 @@ def read_log(folder: Path) -> list[Line]:
         ValueError: it is damaged.
     """
     lines = []
-    for number, text in enumerate((folder / LOG).read_text().splitlines(), 1):
+    texts = (folder / LOG).read_text(errors="replace").splitlines()
+    for number, text in enumerate(texts, 1):
         try:
             line = json.loads(text)
-            for name in ("update", "steps", "return", "time"):
+            for name in ("update", "steps", "return", "clip_fraction", "kl", "std"):
                 line[name]
+            line["time"]["rate"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{folder / LOG}, line {number}, is damaged: {error!r}") from error
         lines.append(line)

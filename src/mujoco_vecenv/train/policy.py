@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mujoco_vecenv import archive
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.compiled import compiled
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.episodes import config_from_plain
+from mujoco_vecenv.microduck.layout import ACTIONS, OBSERVATIONS
 
 FILE: Final = "policy.npz"
 """Name of the policy in a run's folder."""
@@ -100,9 +102,10 @@ class Policy:
         policy = cls(arrays, header)
         try:
             policy.config  # noqa: B018 - checks it
+            check_integer("steps", header["steps"], 0)
             _check(arrays)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+        except Exception as error:  # whatever a foreign header leads to
+            raise ValueError(f"{path} is damaged: {error!r}") from error
         return policy
 
     def save(self, path: str | Path) -> None:
@@ -173,11 +176,10 @@ def _layer(x, weight, bias, out):  # type: ignore[no-untyped-def]
 
 def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
     """Raise KeyError or ValueError unless these are the arrays of a policy, and all finite."""
-    channels = len(arrays["normalizer.mean"])
-    sizes = (channels, *(len(arrays[f"actor.{k}.bias"]) for k in LAYERS))
+    sizes = (OBSERVATIONS, *(len(arrays[f"actor.{k}.bias"]) for k in LAYERS[:-1]), ACTIONS)
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-        "normalizer.mean": ("float64", (channels,)),
-        "normalizer.squares": ("float64", (channels,)),
+        "normalizer.mean": ("float64", sizes[:1]),
+        "normalizer.squares": ("float64", sizes[:1]),
         "normalizer.count": ("int64", ()),
         "log_std": ("float32", sizes[-1:]),
     }
@@ -192,3 +194,5 @@ def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
             raise ValueError(f"{name!r} is {array.dtype} {array.shape}, expected {dtype} {shape}")
         if not np.isfinite(array).all():
             raise ValueError(f"{name!r} is not finite")
+        if name in ("normalizer.squares", "normalizer.count") and (array < 0).any():
+            raise ValueError(f"{name!r} is negative")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mujoco_vecenv.archive import Arrays
-from mujoco_vecenv.microduck.snapshots import rng_words, set_rng
+from mujoco_vecenv.microduck.snapshots import check_rng, rng_words, set_rng
 from mujoco_vecenv.train.config import PPOConfig
 from mujoco_vecenv.train.policy import CLIP, Normalizer
 from mujoco_vecenv.vector.vec_env import VecEnv
@@ -29,13 +29,17 @@ _MOST_RATE: Final = 1e-2
 _HALF_LOG_TWO_PI: Final = 0.5 * math.log(2 * math.pi)
 
 
+class DivergedError(RuntimeError):
+    """Training left the finite numbers."""
+
+
 @dataclass
 class Update:
     """What an update did.
 
     Attributes:
         returns: returns of the episodes that ended, in order of time, then of environment.
-        clip_fraction: share of probability ratios outside the clipping range, mean over epochs.
+        clip_fraction: share of probability ratios outside the clipping range, over all minibatches.
         kl: approximate KL divergence from the policy that acted, mean over the last epoch.
         std: mean standard deviation of the action noise that was acted with.
         learning_rate: Adam's step size.
@@ -163,11 +167,17 @@ class PPO:
             if name not in arrays:
                 raise ValueError(f"the checkpoint has no {name!r}")
             theirs = arrays[name]
+            if theirs.dtype.kind == "f" and not np.isfinite(theirs).all():
+                raise ValueError(f"{name!r} is not finite")
             if theirs.dtype != array.dtype or theirs.shape != array.shape:
                 raise ValueError(
                     f"{name!r} is {theirs.dtype} {theirs.shape}, expected {array.dtype} "
                     f"{array.shape}"
                 )
+        for name in ("steps_done", "normalizer.count"):
+            if arrays[name] < 0:
+                raise ValueError(f"{name!r} is negative")
+        check_rng(arrays["rng"])
         prefix = "envs."
         self.envs.set_state(
             {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
@@ -199,7 +209,11 @@ class PPO:
         }
 
     def update(self) -> Update:
-        """Collect a rollout and learn from it."""
+        """Collect a rollout and learn from it.
+
+        Raises:
+            DivergedError: the weights are not finite any more.
+        """
         start = perf_counter()
         config = self.config
         left = max(0.0, 1 - self.steps_done / config.total_steps)
@@ -220,6 +234,12 @@ class PPO:
             side.optimizer.param_groups[0]["lr"] = rate
         estimated = perf_counter()
         learned = self._learn(x, old_log_prob, advantages, targets)
+        if not all(bool(p.isfinite().all()) for side in self._sides for p in side.parameters):
+            raise DivergedError(
+                f"training diverged after {self.steps_done:,} steps, the weights are not finite: "
+                f"lower --learning-rate ({config.learning_rate}) or --reward-scale "
+                f"({config.reward_scale})"
+            )
         if config.adaptive_kl is not None:
             # As rsl_rl does: by half as much again, once the KL is off by a factor of 2.
             if learned["kl"] > 2 * config.adaptive_kl:
@@ -285,6 +305,8 @@ class PPO:
 
     def _draw_noise(self) -> NDArray[np.float32]:
         """Return (T, n, actions) standard normal noise, each joint's correlated in time.
+
+        Correlation begins anew with each rollout, and runs on where an episode ends within it.
 
         Correlated noise moves a robot whose servos would filter white noise away. As in
         Hollenstein et al., https://arxiv.org/abs/2312.11091, the probability of an action stays

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from mujoco_vecenv.train.compare import LAST, Finished, welch
@@ -65,7 +66,7 @@ def gap_table(results: Mapping[str, Mapping[str, Result]]) -> Table:
         for place, result in places.items():
             gap = result["return"]["mean"] - own
             table.add_row(
-                policy,
+                escape(policy),
                 place,
                 _mean_sd(result["return"]),
                 f"{gap:+.1f}" if gap else "",
@@ -86,7 +87,7 @@ def runs_tables(groups: Mapping[str, Sequence[Finished]]) -> list[Table]:
     for name, runs in groups.items():
         for run, values in zip(runs, figures[name], strict=True):
             table.add_row(
-                str(run.folder),
+                escape(str(run.folder)),
                 str(run.config.seed),
                 f"{run.log[-1]['steps']:,}",
                 *(f"{values[n]:,.4g}" if n in values else "–" for n in names),
@@ -100,12 +101,10 @@ def runs_tables(groups: Mapping[str, Sequence[Finished]]) -> list[Table]:
         tables.append(_table("", *names))
         (one, ours), (other, theirs) = figures.items()
         tables[-1].title = f"Welch's t-test: {one} against {other}"
-        tests = [
-            welch([run[n] for run in ours if n in run], [run[n] for run in theirs if n in run])
-            for n in names
-        ]
-        tables[-1].add_row("t", *(f"{t:.2f}" for t, _ in tests))
-        tables[-1].add_row("p", *(f"{p:.3g}" for _, p in tests))
+        sides = [[[run[n] for run in side if n in run] for side in (ours, theirs)] for n in names]
+        tests = [welch(*pair) if min(map(len, pair)) > 1 else None for pair in sides]
+        tables[-1].add_row("t", *("–" if test is None else f"{test[0]:.2f}" for test in tests))
+        tables[-1].add_row("p", *("–" if test is None else f"{test[1]:.3g}" for test in tests))
     return tables
 
 
@@ -113,13 +112,13 @@ def evaluation_plot(returns: Mapping[str, Sequence[float]], title: str, path: Pa
     """Draw the contestants' returns, sorted, to a PNG file."""
     figure, axes = _figure(1)
     for name, values in returns.items():
-        axes[0].plot(np.linspace(0, 100, len(values)), np.sort(values), label=name)
+        axes[0].plot(np.linspace(0, 100, len(values)), np.sort(values), label=_plain(name))
     axes[0].set_xlabel("share of episodes, %")
     axes[0].set_ylabel("return at most")
-    axes[0].set_ylim(0, 500)
+    axes[0].set_ylim(min(0, axes[0].get_ylim()[0]), None)
     axes[0].grid(alpha=0.3)
     axes[0].legend()
-    axes[0].set_title(title, fontsize="medium")
+    axes[0].set_title(_plain(title), fontsize="medium")
     figure.savefig(path, dpi=120)
 
 
@@ -165,7 +164,7 @@ def curves_plot(curves: Sequence[Curve], title: str, path: Path) -> None:
                 curve.column(column),
                 color=colour,
                 linewidth=0.8,
-                label=curve.name if first else None,
+                label=_plain(curve.name) if first else None,
             )
             if column == "return":
                 tests = [line for line in curve.log if "evaluation" in line]
@@ -178,12 +177,17 @@ def curves_plot(curves: Sequence[Curve], title: str, path: Path) -> None:
                     label="evaluations, mean actions" if not k else None,
                 )
         panel.set_ylabel(label, fontsize="small")
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(bottom=min(0, panel.get_ylim()[0]))
         panel.grid(alpha=0.3)
     axes[0].legend(fontsize="small")
-    axes[0].set_title(title, fontsize="medium")
+    axes[0].set_title(_plain(title), fontsize="medium")
     axes[-1].set_xlabel("million environment steps")
     figure.savefig(path, dpi=120)
+
+
+def _plain(text: str) -> str:
+    """Return text that matplotlib draws as it is, dollars included."""
+    return text.replace("$", r"\$")
 
 
 def _figure(panels: int) -> tuple[Any, list[Any]]:

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -43,11 +43,21 @@ _RECENT_RATES: Final = 20
 class Run:
     """A training run that can be stopped after any update, and go on as if it had not been.
 
+    Train within `torch_threads(1)`.
+
     Args:
         config: what to train.
         folder: where to keep it; None keeps nothing.
-        backend, threads: what the environments run on. They do not change the policy.
+        backend: what the environments run on. It does not change the policy.
+        threads: threads of the batch backend. They do not change it either.
         checkpoint: to go on from; `config` may differ from its own in what `changed` allows.
+
+    Attributes:
+        updates: updates done.
+        episodes: episodes that ended.
+        slow: whether the last update's rate fell below its own recent level.
+        envs: the environments.
+        ppo: the algorithm.
 
     Raises:
         FileExistsError: the folder holds another run.
@@ -70,24 +80,30 @@ class Run:
         self._rates: deque[float] = deque(maxlen=_RECENT_RATES)
         self.slow = False
         self._threads = threads
-        self.envs = VecEnv(
-            config.ppo.n,
-            (config.seed + 1) * SEED_STRIDE,
-            backend=backend,
-            threads=threads,
-            **vars(config.env),
-        )
+        self._saved = -1
+        self._stack = ExitStack()
         try:
+            self.envs = self._stack.enter_context(
+                VecEnv(
+                    config.ppo.n,
+                    (config.seed + 1) * SEED_STRIDE,
+                    backend=backend,
+                    threads=threads,
+                    **vars(config.env),
+                )
+            )
             self.ppo = PPO(config.ppo, self.envs, ACTIONS, config.seed)
+            self._stack.callback(self.ppo.close)
             if checkpoint is not None:
                 self._go_on_from(checkpoint)
             if folder is not None:
-                folders.prepare(folder, checkpoint)
+                self._stack.enter_context(folders.prepared(folder, checkpoint))
+                self.checkpoint()
         except BaseException:
-            self.envs.close()
+            self.close()
             raise
 
-    def _go_on_from(self, checkpoint: "Checkpoint") -> None:
+    def _go_on_from(self, checkpoint: Checkpoint) -> None:
         arrays = checkpoint.arrays
         self.ppo.set_state(arrays)
         self.updates = int(arrays["updates"])
@@ -168,8 +184,10 @@ class Run:
         return Policy(self.ppo.policy_arrays(), header)
 
     def checkpoint(self) -> None:
-        """Write checkpoint and policy; what was there is the previous one, until the next."""
+        """Write checkpoint and policy, unless this update's are written already."""
         assert self.folder is not None, "a run without a folder keeps nothing"
+        if self._saved == self.updates:
+            return
         arrays = self.ppo.state_arrays() | {
             "updates": np.array(self.updates, np.int64),
             "episodes": np.array(self.episodes, np.int64),
@@ -177,11 +195,11 @@ class Run:
         }
         folders.write_checkpoint(self.folder, self.config, arrays)
         self.policy().save(self.folder / FILE)
+        self._saved = self.updates
 
     def close(self) -> None:
         """Release threads and processes. Closing twice is fine."""
-        self.ppo.close()
-        self.envs.close()
+        self._stack.close()
 
     def __enter__(self) -> "Run":
         return self

@@ -148,7 +148,8 @@ class ProcessEnvs:
 
 def _work(pipe: Connection, seed: int, config: MicroduckConfig, with_terms: bool) -> None:
     """Serve one environment until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    for which in (signal.SIGINT, signal.SIGTERM):  # sent to the group, they are the parent's
+        signal.signal(which, signal.SIG_IGN)
     try:
         env = make_env(seed, config)
         serve: dict[str, Callable[[Any], Any]] = {

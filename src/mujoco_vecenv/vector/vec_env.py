@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol
 from weakref import WeakSet
@@ -19,6 +20,7 @@ from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.draws import Episode
 from mujoco_vecenv.microduck.episodes import check_episode
 from mujoco_vecenv.microduck.layout import ACTIONS
+from mujoco_vecenv.microduck.robot import model_digest
 from mujoco_vecenv.microduck.snapshots import EnvState, Snapshot, pack, unpack
 from mujoco_vecenv.vector.process import ProcessEnvs
 from mujoco_vecenv.vector.sync import SyncEnvs
@@ -202,7 +204,7 @@ class VecEnv:
         """
         envs = self._open()
         with self._closing_on_failure():
-            return pack(envs.get_states(), self.config)
+            return pack(envs.get_states(), self.config, self._model)
 
     def set_state(self, state: Mapping[str, Any]) -> Observations:
         """Go on from a snapshot, taken from any backend, to the last bit.
@@ -219,7 +221,7 @@ class VecEnv:
                 damaged. The message names what does not fit, and nothing has changed.
         """
         envs = self._open()
-        states = unpack(state, self.n, self.config, envs.nstate)
+        states = unpack(state, self.n, self.config, self._model, envs.nstate)
         with self._closing_on_failure():
             return envs.set_states(states)
 
@@ -263,6 +265,10 @@ class VecEnv:
         envs, self._envs = self._envs, None
         if envs is not None:
             envs.close()
+
+    @cached_property
+    def _model(self) -> str:
+        return model_digest(self.config)
 
     @contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
