@@ -119,15 +119,17 @@ PRESETS: Final = {
         {"episode_steps": 75, "n_pushes": 1},
     ),
     "stand": Preset(
-        "reaches a policy that stands and recovers",
+        "stands upright and recovers from most pushes",
         {
             "n": 64,
             "steps": 64,
             "learning_rate": 3e-4,
             "target_kl": 0.02,
             "reward_scale": 0.1,
-            "total_steps": 10_000_000,
+            "initial_log_std": -1.2,
+            "total_steps": 4_000_000,
         },
-        {"episode_steps": 100},
+        {"episode_steps": 150, "n_pushes": 2, "push_speed": (0.2, 0.5), "init_noise": 0.25},
     ),
 }
+"""Name to preset. The reward is scaled so that the critic's gradients do not drown the actor's."""
