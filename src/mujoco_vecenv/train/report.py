@@ -61,6 +61,7 @@ def gap_table(results: Mapping[str, Mapping[str, Result]]) -> Table:
     """Return policies' figures on each place, and the gap to the first."""
     table = _table("policy", "on", "return", "gap", "upright", "recovered", "height\ncm")
     table.columns[1].justify = "left"
+    table.columns[1].overflow = "fold"
     for policy, places in results.items():
         own = next(iter(places.values()))["return"]["mean"]
         for place, result in places.items():
@@ -209,6 +210,7 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     table.columns[0].justify = "left"
+    table.columns[0].overflow = "fold"
     return table
 
 
