@@ -106,7 +106,7 @@ class Preset:
 PRESETS: Final = {
     "default": Preset("PPOConfig as it is", {}, {}),
     "minute": Preset(
-        "climbs past holding the pose in about a minute on two cores",
+        "stands within a minute on two cores",
         {
             "n": 64,
             "steps": 64,
@@ -119,7 +119,7 @@ PRESETS: Final = {
         {"episode_steps": 75, "n_pushes": 1},
     ),
     "stand": Preset(
-        "stands upright and recovers from most pushes",
+        "longer, with stronger pushes and wider first poses",
         {
             "n": 64,
             "steps": 64,
