@@ -400,20 +400,7 @@ def test_killed_while_writing_a_checkpoint(tmp_path, often, moment):
 
 def test_the_command_killed_and_resumed(tmp_path):
     """`kill -9` at whatever moment, twice, then to the end; and Ctrl-C, which loses nothing."""
-    options = [
-        "--n",
-        "2",
-        "--steps",
-        "16",
-        "--minibatches",
-        "2",
-        "--hidden",
-        "8",
-        "--total-steps",
-        "3200",
-        "--threads",
-        "1",
-    ]
+    options = [*SMALL, "--total-steps", "3200", "--threads", "1"]
     base = [sys.executable, "-m", "mujoco_vecenv", "train", "--runs", str(tmp_path)]
     assert cli.main([*base[3:], "--tag", "whole", *options]) == 0
 
@@ -674,18 +661,7 @@ def test_a_checkpoint_that_does_not_fit_is_named(tmp_path, often):
 
 def test_what_a_resumed_run_cannot_change(tmp_path, capsys):
     base = ["train", "--runs", str(tmp_path), "--tag", "a"]
-    options = [
-        "--n",
-        "2",
-        "--steps",
-        "16",
-        "--minibatches",
-        "2",
-        "--hidden",
-        "8",
-        "--total-steps",
-        "64",
-    ]
+    options = [*SMALL, "--total-steps", "64"]
     assert cli.main([*base, *options, "--chunk-steps", "32"]) == 0
     for wrong, message in {
         "--n 4": "keeps n=2",
@@ -711,19 +687,7 @@ def test_what_a_resumed_run_cannot_change(tmp_path, capsys):
 
 
 def test_training_leaves_a_log_a_curve_and_a_policy(tmp_path, capsys):
-    options = [
-        "--n",
-        "2",
-        "--steps",
-        "16",
-        "--minibatches",
-        "2",
-        "--hidden",
-        "8",
-        "--total-steps",
-        "672",
-        "--dr",
-    ]
+    options = [*SMALL, "--total-steps", "672", "--dr"]
     assert cli.main(["train", "--runs", str(tmp_path), "--tag", "a", *options]) == 0
     out = capsys.readouterr().out
     assert "640 steps" in out
