@@ -753,3 +753,17 @@ def test_state_round_trip(learner):
     for name, array in learner.state_arrays().items():
         assert same_bits(array, after[name]), name
     assert json.loads(str(state["envs.header"]))["n"] == 2
+
+
+def test_tensorboard_gets_the_log(tmp_path):
+    base = ["train", "--runs", str(tmp_path), "--tag", "a", "--tensorboard"]
+    assert cli.main([*base, *SMALL, "--total-steps", "96", "--chunk-steps", "64"]) == 0
+    assert cli.main([*base, "--resume"]) == 0
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "a" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("kl")] == [32, 64, 96]
+    assert [event.value for event in events.Scalars("kl")] == pytest.approx(
+        [line["kl"] for line in read_log(tmp_path / "a")], abs=1e-7
+    )
