@@ -546,7 +546,6 @@ def test_another_model_is_refused(tmp_path, monkeypatch, capsys):
     assert "model is '" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_group_ends_after_the_update(tmp_path, stop):
     command = [sys.executable, "-m", "mujoco_vecenv", "train", "--runs", str(tmp_path), *SMALL]

@@ -39,15 +39,8 @@ class VecEnv(vec_env.VecEnv):
         super().__init__(n, seed, with_terms, **keywords)
 
 
-def stand_in(name: str) -> ModuleType:
-    """Return a module with what a script imports: VecEnv and MAX_WORKERS."""
-    module = ModuleType(name, __doc__)
-    fill(vars(module))
-    return module
-
-
 def fill(names: dict[str, Any]) -> None:
-    """Put what a script imports into a module's names."""
+    """Put what a script imports, VecEnv and MAX_WORKERS, into a module's names."""
     names["VecEnv"] = VecEnv
     names["MAX_WORKERS"] = _positive(WORKERS_VARIABLE, 8)
 
@@ -69,7 +62,8 @@ def run_as(module: str, script: Path, arguments: Sequence[str]) -> None:
         raise FileNotFoundError(f"there is no script {script}")
     if not all(part.isidentifier() for part in module.split(".")):
         raise ValueError(f"{module!r} is no name of a module")
-    replacement = stand_in(module)
+    replacement = ModuleType(module, __doc__)
+    fill(vars(replacement))
     _positive(THREADS_VARIABLE, None)
     check_choice(BACKEND_VARIABLE, _backend(), vec_env.BACKENDS)
     package, _, last = module.rpartition(".")

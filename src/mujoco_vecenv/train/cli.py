@@ -234,6 +234,7 @@ def _go(training: Any, chunk: int | None, writer: Any) -> int:
                     f"the rate fell to {line['time']['rate']:,.0f} env-steps/s, more than 20% "
                     "below its recent level: is something else running?",
                     style="yellow",
+                    soft_wrap=True,
                 )
             slow = training.slow
     training.checkpoint()

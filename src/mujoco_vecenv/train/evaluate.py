@@ -241,13 +241,13 @@ def observations(act: Act, config: MicroduckConfig, count: int) -> NDArray[np.fl
 
 def usual(config: MicroduckConfig) -> MicroduckConfig:
     """Return environments with the usual episodes, whatever training had."""
-    usual = MicroduckConfig()
+    default = MicroduckConfig()
     return replace(
         config,
-        episode_steps=usual.episode_steps,
-        n_pushes=usual.n_pushes,
-        push_speed=usual.push_speed,
-        init_noise=usual.init_noise,
+        episode_steps=default.episode_steps,
+        n_pushes=default.n_pushes,
+        push_speed=default.push_speed,
+        init_noise=default.init_noise,
     )
 
 

@@ -39,13 +39,8 @@ CURVE: Final = "curve.png"
 
 _FORMAT: Final = "mujoco-vecenv checkpoint"
 _VERSION: Final = 1
-_FIXED: Final = (
-    "n",
-    "steps",
-    "hidden",
-    "initial_log_std",
-    "final_log_std",
-)  # what a run cannot change on its way
+# What a run cannot change on its way.
+_FIXED: Final = ("n", "steps", "hidden", "initial_log_std", "final_log_std")
 
 Line = dict[str, Any]
 """A line of the log."""
@@ -220,8 +215,8 @@ def _log_until(path: Path, updates: int) -> list[str]:
             break
         found.append((number, text))
     numbers = [number for number, _ in found]
-    begins = max(0, updates - len(found))
-    if numbers != list(range(begins + 1, updates + 1)) or (lines and updates and not found):
+    leads = numbers == list(range(updates - len(found) + 1, updates + 1))
+    if not leads or (lines and updates and not found):
         raise ValueError(
             f"{path} does not lead up to update {updates}, where the checkpoint is: restore it, "
             "or copy the checkpoint elsewhere and --resume that"

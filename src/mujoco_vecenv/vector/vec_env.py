@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Final, NoReturn, Protocol
 from weakref import WeakSet
 
@@ -305,12 +304,7 @@ class VecEnv:
     def __enter__(self) -> "VecEnv":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
