@@ -365,7 +365,7 @@ def test_a_killed_worker_is_named_and_none_is_left():
 
 def test_a_failing_worker_is_named_with_its_cause():
     envs = VecEnv(2, backend="process")
-    envs._envs._pipes[1].send(("step", np.zeros(3)))  # a request no environment can serve
+    envs._envs._workers._pipes[1].send(("step", np.zeros(3)))  # a request no environment can serve
     with pytest.raises(WorkerError, match=r"(?s)environment 1\) failed.*got \(3,\)"):
         envs.step(np.zeros((2, 14)))
     assert workers() == []

@@ -7,6 +7,14 @@ from mujoco_vecenv.microduck.randomization import DomainRandomizer, DRConfig
 from mujoco_vecenv.microduck.reference import MicroduckEnv
 from mujoco_vecenv.vector.vec_env import VecEnv
 
+try:
+    from mujoco_vecenv.vector import gymnasium_env
+except ModuleNotFoundError as error:  # Gymnasium is an extra
+    if (error.name or "").partition(".")[0] != "gymnasium":
+        raise
+else:
+    gymnasium_env.register_all()
+
 __version__ = "0.1.0"
 __all__ = [
     "DRConfig",

@@ -1,5 +1,6 @@
 """A model stripped of what its physics never uses, with the same state to the last bit."""
 
+import warnings
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +61,9 @@ def lean_model(full: mujoco.MjModel, path: Path) -> mujoco.MjModel:
         if without_geoms:
             _delete_idle_geoms(spec)
         try:
-            lean = spec.compile()
+            with warnings.catch_warnings():  # the full model has given its warnings already
+                warnings.simplefilter("ignore")
+                lean = spec.compile()
         except ValueError:  # something refers to what was dropped, such as a tendon to a geom
             continue
         if _same_physics(lean, full):

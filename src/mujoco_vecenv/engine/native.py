@@ -9,17 +9,17 @@ from numba import types
 _pointer = types.CPointer(types.float64)
 
 
-def _load_library() -> None:
-    """Let compiled code find the symbols of the library that the Python bindings run on."""
+def library_path() -> Path:
+    """Return the file of the MuJoCo library that the Python bindings run on."""
     folder = Path(mujoco.__file__).parent
     for pattern in ("libmujoco.so*", "libmujoco*.dylib", "mujoco.dll"):
         for library in folder.glob(pattern):
-            binding.load_library_permanently(str(library))
-            return
+            return library
     raise ImportError(f"no MuJoCo library in {folder}; reinstall the mujoco package")
 
 
-_load_library()
+# Lets compiled code find the library's symbols.
+binding.load_library_permanently(str(library_path()))
 
 _two = types.void(_pointer, _pointer)
 _three = types.void(_pointer, _pointer, _pointer)

@@ -15,23 +15,38 @@ class PhysicsError(RuntimeError):
 class Simulations:
     """n simulations of a model, stepped together.
 
-    A simulation is its row of state. Fields derived from the state are not computed: they would
-    cost a pass over the whole model, and what a task needs of them is often cheaper to compute.
+    A simulation is its row of state. Fields derived from the state are copied out only if they were
+    asked for, and computed anew at the state reached only if a stage is given: that would cost a
+    pass over the whole model, and what a task needs of them is often cheaper to compute.
 
     Args:
         model: the compiled model; the simulations run on a copy.
         n: number of simulations.
         threads: number of threads, the caller's included. Results do not depend on it.
-        keyframe: id of the keyframe that simulations begin at.
+        keyframe: id of the keyframe that simulations begin at, -1 for the model's default.
+        stage: what to compute at the new state after each step; None leaves derived fields as
+            mj_step does.
+
+    Attributes:
+        model: the model.
     """
 
-    def __init__(self, model: mujoco.MjModel, n: int, threads: int, keyframe: int):
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        n: int,
+        threads: int,
+        keyframe: int,
+        stage: mujoco.mjtStage | None = None,
+    ):
         try:
             self._batch = Batch(model, nsim=n, nthread=min(n, threads))
         except ValueError as error:
             if "bad_alloc" not in str(error):
                 raise
             raise MemoryError(f"no memory for {n} simulations") from error
+        self.model = model
+        self._stage = _NO_STAGE if stage is None else int(stage)
         self._batch.reset(None, keyframe, _NO_STAGE)
         self._first = self._batch.state[0].copy()
 
@@ -41,10 +56,20 @@ class Simulations:
         rows: NDArray[np.float64] = self._batch.state
         return rows
 
-    def state(self, name: str) -> NDArray[np.float64]:
-        """Return the live, writable (n, …) array of MjData's state field `name`."""
+    def field(self, name: str) -> NDArray[np.float64]:
+        """Return the live (n, …) array of a field of MjData; those of the state are writable."""
         field: NDArray[np.float64] = self._batch.bind(name)
         return field
+
+    def row_source(self, name: str) -> str:
+        """Return the expression of row i of a state field, in terms of the rows `state`."""
+        field = self.field(name)
+        if field.ndim > 2:
+            return f"{name}[i]"
+        first = (field.ctypes.data - self.rows.ctypes.data) // self.rows.itemsize
+        if field.ndim == 1:
+            return f"state[i, {first}]"
+        return f"state[i, {first}:{first + field.shape[1]}]"
 
     def model_field(self, name: str) -> NDArray[np.float64]:
         """Give each simulation its own values of a model field.
@@ -59,17 +84,28 @@ class Simulations:
         """Derive simulations' constants from their own model fields, as mj_setConst does."""
         self._batch.set_const(ids)
 
-    def step(self, substeps: int) -> None:
-        """Advance every simulation by `substeps` physics steps.
+    def step(self, substeps: int, ids: NDArray[np.int64] | None = None) -> None:
+        """Advance simulations by `substeps` physics steps.
+
+        Args:
+            substeps: how many.
+            ids: the simulations, ascending; None for all.
 
         Raises:
             PhysicsError: MuJoCo raised in some simulations.
         """
         try:
-            self._batch.step(None, substeps, _NO_STAGE)
+            self._batch.step(ids, substeps, self._stage)
+        except SimulationError as error:
+            raise PhysicsError(str(error)) from error
+
+    def forward(self, ids: NDArray[np.int64]) -> None:
+        """Compute the derived fields of simulations at their states, as mj_forward does."""
+        try:
+            self._batch.forward(ids)
         except SimulationError as error:
             raise PhysicsError(str(error)) from error
 
     def reset(self, ids: NDArray[np.int64]) -> None:
-        """Put simulations back to the keyframe they began at."""
+        """Put simulations back to where they began."""
         self._batch.state[ids] = self._first

@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from mujoco_vecenv.engine.generators import rng_words, set_rng
 from mujoco_vecenv.engine.lean import lean_model
 from mujoco_vecenv.engine.simulations import Simulations
 from mujoco_vecenv.infos import Info
@@ -21,7 +22,7 @@ from mujoco_vecenv.microduck.layout import ACTIONS, NOISE, OBS_SCALE, OBSERVATIO
 from mujoco_vecenv.microduck.randomization import DomainRandomizer, DRConfig, Factors
 from mujoco_vecenv.microduck.rewards import HEIGHT_WIDTH, REWARDS
 from mujoco_vecenv.microduck.robot import ModelError, Robot, scene_path
-from mujoco_vecenv.microduck.snapshots import EnvState, rng_words, set_rng
+from mujoco_vecenv.microduck.snapshots import EnvState
 
 # Looked up at every step, as objects: numpy takes a while to see what dtype a type stands for.
 _BOOL: Final = np.dtype(np.bool_)
@@ -79,13 +80,13 @@ class BatchEnvs:
         self._recomputed = np.zeros(n, np.bool_)
 
         self._task = _task(robot, config)
-        self._qpos, self._qvel = sims.state("qpos"), sims.state("qvel")
+        self._qpos, self._qvel = sims.field("qpos"), sims.field("qvel")
         self._bind()
         self.reset(seed)
 
     def _bind(self) -> None:
         """Gather the kernels' arguments in their order, but for what differs from step to step."""
-        ctrl = self._sims.state("ctrl")
+        ctrl = self._sims.field("ctrl")
         self._begin_inputs = (
             self._task,
             self._running,

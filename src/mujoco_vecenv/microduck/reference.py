@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mujoco_vecenv.checks import check_integer
+from mujoco_vecenv.engine.generators import rng_words, set_rng
 from mujoco_vecenv.microduck.actions import as_actions, check_finite
 from mujoco_vecenv.microduck.config import FALL_HEIGHT, STAND_HEIGHT, SUBSTEPS, MicroduckConfig
 from mujoco_vecenv.microduck.draws import (
@@ -27,9 +28,7 @@ from mujoco_vecenv.microduck.robot import Robot, scene_path
 from mujoco_vecenv.microduck.snapshots import (
     EnvState,
     physics_of,
-    rng_words,
     set_physics,
-    set_rng,
 )
 
 

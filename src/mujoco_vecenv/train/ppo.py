@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mujoco_vecenv.archive import Arrays
-from mujoco_vecenv.microduck.snapshots import check_rng, rng_words, set_rng
+from mujoco_vecenv.engine.generators import check_rng, rng_words, set_rng
 from mujoco_vecenv.train.config import PPOConfig
 from mujoco_vecenv.train.policy import CLIP, Normalizer
 from mujoco_vecenv.vector.vec_env import VecEnv

@@ -1,4 +1,4 @@
-"""n reference environments in n worker processes behind pipes: what most people use today."""
+"""n environments in n worker processes behind pipes: what most people use today."""
 
 import multiprocessing
 import signal
@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -29,16 +29,25 @@ class WorkerError(RuntimeError):
     """A worker process failed or died; the others have been ended too."""
 
 
-class ProcessEnvs:
-    """n references in n processes. Parameters and methods as in `BatchEnvs`.
+class Workers:
+    """n processes that each serve one environment.
+
+    Args:
+        serve: called in each worker with its arguments; returns what it answers requests with.
+            A function of a module, since workers import it.
+        arguments: a worker's arguments, for each of them.
+        first: a request that tells whether a worker could start at all.
 
     Raises:
         WorkerError: a worker failed or died. The message names it and the cause.
     """
 
-    def __init__(self, n: int, seed: int, config: MicroduckConfig, with_terms: bool):
-        env = make_env(seed, config)  # what no worker could make is refused here, in its own words
-        self._nstate = len(physics_of(env.model, env.data))
+    def __init__(
+        self,
+        serve: Callable[..., Mapping[str, Callable[[Any], Any]]],
+        arguments: Sequence[tuple[Any, ...]],
+        first: tuple[str, Any],
+    ):
         # Not fork: a process with threads must not be copied in mid-flight.
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context(
@@ -51,11 +60,11 @@ class ProcessEnvs:
         # Also ends the workers when this object is dropped without close().
         self.close = weakref.finalize(self, _end, self._pipes, self._workers)
         try:
-            for i in range(n):
+            for i, values in enumerate(arguments):
                 here, there = context.Pipe()
                 worker = context.Process(
                     target=_work,
-                    args=(there, seed + i, config, with_terms),
+                    args=(there, serve, values),
                     name=f"mujoco-vecenv worker {i}",
                     daemon=True,
                 )
@@ -64,57 +73,16 @@ class ProcessEnvs:
                 worker.start()
                 there.close()
                 if i == 0:  # a script that workers cannot import fails here once, not n times
-                    self._ask_some({0: ("reset", seed)})
-            self.reset(seed)
+                    self.ask_some({0: first})
         except BaseException:
             self.close()
             raise
 
-    def reset(self, seed: int) -> NDArray[np.float32]:
-        """Seed every environment anew and begin its first episode; return (n, 48)."""
-        self._obs = np.stack(self._ask([("reset", seed + i) for i in range(len(self._pipes))]))
-        return self._obs.copy()
+    def ask(self, name: str, arguments: Sequence[Any]) -> list[Any]:
+        """Send every worker a request with its argument, then gather the answers."""
+        return list(self.ask_some({i: (name, a) for i, a in enumerate(arguments)}).values())
 
-    def observations(self) -> NDArray[np.float32]:
-        """Return the (n, 48) observations of the present state."""
-        return self._obs.copy()
-
-    def record(self) -> list[Episode]:
-        """Return what the running episodes drew."""
-        return self._ask([("record", None)] * len(self._pipes))
-
-    def begin(self, episodes: Mapping[int, Episode]) -> NDArray[np.float32]:
-        """End some environments' episodes and begin given ones instead; return (n, 48)."""
-        for i, obs in self._ask_some({i: ("begin", e) for i, e in episodes.items()}).items():
-            self._obs[i] = obs
-        return self._obs.copy()
-
-    def get_states(self) -> list[EnvState]:
-        """Return all that decides how each environment goes on."""
-        return self._ask([("get_state", None)] * len(self._pipes))
-
-    def set_states(self, states: list[EnvState]) -> NDArray[np.float32]:
-        """Go on from states; return the (n, 48) observations last returned there."""
-        self._obs = np.stack(self._ask([("set_state", state) for state in states]))
-        return self._obs.copy()
-
-    @property
-    def nstate(self) -> int:
-        """Length of an environment's state of physics."""
-        return self._nstate
-
-    def step(self, actions: NDArray[np.float64]) -> tuple[Any, Any, Any, list[Info]]:
-        """Step every environment and begin a new episode where one ends."""
-        check_finite(actions)
-        obs, rewards, done, infos = collect(self._ask([("step", action) for action in actions]))
-        self._obs = obs.copy()
-        return obs, rewards, done, infos
-
-    def _ask(self, requests: list[tuple[str, Any]]) -> list[Any]:
-        """Send every worker its request, then gather the answers."""
-        return list(self._ask_some(dict(enumerate(requests))).values())
-
-    def _ask_some(self, requests: Mapping[int, tuple[str, Any]]) -> dict[int, Any]:
+    def ask_some(self, requests: Mapping[int, tuple[str, Any]]) -> dict[int, Any]:
         """Send some workers their requests, then gather the answers."""
         i = 0
         try:
@@ -146,26 +114,95 @@ class ProcessEnvs:
             multiprocessing.process._children.discard(worker)  # type: ignore[attr-defined]
 
 
-def _work(pipe: Connection, seed: int, config: MicroduckConfig, with_terms: bool) -> None:
+class ProcessEnvs:
+    """n references in n processes. Parameters and methods as in `BatchEnvs`.
+
+    Raises:
+        WorkerError: a worker failed or died. The message names it and the cause.
+    """
+
+    def __init__(self, n: int, seed: int, config: MicroduckConfig, with_terms: bool):
+        env = make_env(seed, config)  # what no worker could make is refused here, in its own words
+        self._nstate = len(physics_of(env.model, env.data))
+        self._n = n
+        arguments = [(seed + i, config, with_terms) for i in range(n)]
+        self._workers = Workers(_serve, arguments, ("reset", seed))
+        self.close, self.abandon = self._workers.close, self._workers.abandon
+        self.reset(seed)
+
+    def reset(self, seed: int) -> NDArray[np.float32]:
+        """Seed every environment anew and begin its first episode; return (n, 48)."""
+        seeds = [seed + i for i in range(self._n)]
+        self._obs = np.stack(self._workers.ask("reset", seeds))
+        return self._obs.copy()
+
+    def observations(self) -> NDArray[np.float32]:
+        """Return the (n, 48) observations of the present state."""
+        return self._obs.copy()
+
+    def record(self) -> list[Episode]:
+        """Return what the running episodes drew."""
+        return self._workers.ask("record", [None] * self._n)
+
+    def begin(self, episodes: Mapping[int, Episode]) -> NDArray[np.float32]:
+        """End some environments' episodes and begin given ones instead; return (n, 48)."""
+        answers = self._workers.ask_some({i: ("begin", e) for i, e in episodes.items()})
+        for i, obs in answers.items():
+            self._obs[i] = obs
+        return self._obs.copy()
+
+    def get_states(self) -> list[EnvState]:
+        """Return all that decides how each environment goes on."""
+        return self._workers.ask("get_state", [None] * self._n)
+
+    def set_states(self, states: list[EnvState]) -> NDArray[np.float32]:
+        """Go on from states; return the (n, 48) observations last returned there."""
+        self._obs = np.stack(self._workers.ask("set_state", states))
+        return self._obs.copy()
+
+    @property
+    def nstate(self) -> int:
+        """Length of an environment's state of physics."""
+        return self._nstate
+
+    def step(self, actions: NDArray[np.float64]) -> tuple[Any, Any, Any, list[Info]]:
+        """Step every environment and begin a new episode where one ends."""
+        check_finite(actions)
+        obs, rewards, done, infos = collect(self._workers.ask("step", list(actions)))
+        self._obs = obs.copy()
+        return obs, rewards, done, infos
+
+
+def _serve(
+    seed: int, config: MicroduckConfig, with_terms: bool
+) -> Mapping[str, Callable[[Any], Any]]:
+    env = make_env(seed, config)
+    return {
+        "step": lambda action: step_and_reset(env, action, with_terms),
+        "reset": lambda seed: env.reset(seed=seed),
+        "begin": lambda episode: env.reset(episode=episode),
+        "record": lambda _: env.record(),
+        "get_state": lambda _: env.get_state(),
+        "set_state": env.set_state,
+    }
+
+
+def _work(
+    pipe: Connection,
+    serve: Callable[..., Mapping[str, Callable[[Any], Any]]],
+    arguments: tuple[Any, ...],
+) -> None:
     """Serve one environment until the pipe closes."""
     for which in (signal.SIGINT, signal.SIGTERM):  # sent to the group, they are the parent's
         signal.signal(which, signal.SIG_IGN)
     try:
-        env = make_env(seed, config)
-        serve: dict[str, Callable[[Any], Any]] = {
-            "step": lambda action: step_and_reset(env, action, with_terms),
-            "reset": lambda seed: env.reset(seed=seed),
-            "begin": lambda episode: env.reset(episode=episode),
-            "record": lambda _: env.record(),
-            "get_state": lambda _: env.get_state(),
-            "set_state": env.set_state,
-        }
+        answers = serve(*arguments)
         while True:
             try:
                 request, argument = pipe.recv()
             except (EOFError, OSError):  # the parent closed the pipe, or is gone
                 return
-            pipe.send((True, serve[request](argument)))
+            pipe.send((True, answers[request](argument)))
     except Exception:
         with suppress(OSError):
             pipe.send((False, traceback.format_exc()))

@@ -1,11 +1,8 @@
 """The vector environment that training scripts use, whatever runs behind it."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, NoReturn, Protocol
-from weakref import WeakSet
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +18,7 @@ from mujoco_vecenv.microduck.episodes import check_episode
 from mujoco_vecenv.microduck.layout import ACTIONS
 from mujoco_vecenv.microduck.robot import model_digest
 from mujoco_vecenv.microduck.snapshots import EnvState, Snapshot, pack, unpack
+from mujoco_vecenv.vector.facade import Facade
 from mujoco_vecenv.vector.process import ProcessEnvs
 from mujoco_vecenv.vector.sync import SyncEnvs
 
@@ -65,7 +63,7 @@ class Backend(Protocol):
         """Release what the garbage collector does not."""
 
 
-class VecEnv:
+class VecEnv(Facade[Backend]):
     """n Microducks stepped together.
 
     Environment i is seeded with `seed + i` and is, to the last bit, the `MicroduckEnv` of that
@@ -123,15 +121,14 @@ class VecEnv:
             also=("n", "seed", "with_terms", "backend", "threads", "allow_overcommit"),
         )
         self._shape = (self.n, ACTIONS)
-        self._why_closed = ""
-        self._envs: Backend | None
+        envs: Backend
         if backend == "batch":
-            self._envs = BatchEnvs(self.n, seed, self.config, with_terms, self.threads)
+            envs = BatchEnvs(self.n, seed, self.config, with_terms, self.threads)
         elif backend == "process":
-            self._envs = ProcessEnvs(self.n, seed, self.config, with_terms)
+            envs = ProcessEnvs(self.n, seed, self.config, with_terms)
         else:
-            self._envs = SyncEnvs(self.n, seed, self.config, with_terms)
-        _LIVE.add(self)
+            envs = SyncEnvs(self.n, seed, self.config, with_terms)
+        super().__init__(envs)
 
     def reset(
         self,
@@ -259,66 +256,6 @@ class VecEnv:
             self._fail(error)
             raise
 
-    def close(self) -> None:
-        """End the environments. Closing twice is fine."""
-        envs, self._envs = self._envs, None
-        if envs is not None:
-            envs.close()
-
     @cached_property
     def _model(self) -> str:
         return model_digest(self.config)
-
-    @contextmanager
-    def _closing_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self._fail(error)
-            raise
-
-    def _fail(self, error: BaseException) -> None:
-        """Close: some environments may have moved and others not, and no state is left."""
-        self.close()
-        self._why_closed = f", because a call failed ({type(error).__name__})"
-
-    def _forked(self) -> None:
-        """Give up in a forked process: it has none of the threads, and shares the pipes."""
-        if self._envs is not None:
-            _LEFT_BEHIND.append(self._envs)  # not deleted: that would wait for the threads
-            if isinstance(self._envs, ProcessEnvs):
-                self._envs.abandon()
-            self._envs = None
-            self._why_closed = " in this process, which was forked from the one it belongs to"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a VecEnv cannot be pickled or copied; get_state() is what it holds, as plain arrays"
-        )
-
-    def _open(self) -> Backend:
-        if self._envs is None:
-            raise RuntimeError(f"this VecEnv is closed{self._why_closed}: make a new one to go on")
-        return self._envs
-
-    def __enter__(self) -> "VecEnv":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        return self.n
-
-
-_LIVE: Final[WeakSet[VecEnv]] = WeakSet()
-_LEFT_BEHIND: Final[list[Backend]] = []
-
-
-def _after_fork() -> None:
-    for envs in _LIVE:
-        envs._forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,117 @@
+"""`cfrc_ext` out of a batch of simulations, as `mj_rnePostConstraint` leaves it after a step.
+
+MuJoCo computes contact forces on bodies only for sensors that need them, and a Runge-Kutta step
+does not compute sensors at its last stage, on which the contacts that remain after the step are
+from. But every integrator calls the `advance` function of a model's plugins at its very end, on the
+data that a call of `mj_rnePostConstraint` after the step would see. So a plugin without state or
+force, whose `advance` is that function itself, adds what is missing to any batch, to the last bit.
+"""
+
+import ctypes
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import mujoco
+from numba import cfunc, types
+
+from mujoco_vecenv.engine.native import library_path
+
+FIELD: Final = "cfrc_ext"
+"""The field of MjData it is about: (nbody, 6) torque and force on each body, N·m and N."""
+
+_NAME: Final = "mujoco_vecenv.contact_forces"
+
+_address: Any = types.CPointer(types.uint8)  # type: ignore[no-untyped-call]
+
+
+@cfunc(types.int32(_address, types.int32))
+def _no_state(model: Any, instance: Any) -> int:
+    return 0
+
+
+@cfunc(types.int32(_address, _address, types.int32))
+def _init(model: Any, data: Any, instance: Any) -> int:
+    return 0
+
+
+@cfunc(types.void(_address, _address, _address, types.int32))
+def _reset(model: Any, state: Any, data: Any, instance: Any) -> None:
+    pass
+
+
+@cfunc(types.void(_address, _address, types.int32, types.int32))
+def _compute(model: Any, data: Any, instance: Any, capability: Any) -> None:
+    pass
+
+
+class _Plugin(ctypes.Structure):
+    """mjpPlugin of mjplugin.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("nattribute", ctypes.c_int),
+        ("attributes", ctypes.c_void_p),
+        ("capabilityflags", ctypes.c_int),
+        ("needstage", ctypes.c_int),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                *("nstate", "nsensordata", "init", "destroy", "copy", "reset", "compute"),
+                *("advance", "visualize", "actuator_act_dot", "sdf_distance", "sdf_gradient"),
+                *("sdf_staticdistance", "sdf_attribute", "sdf_aabb"),
+            )
+        ),
+    )
+
+
+@cache
+def _register() -> _Plugin:
+    """Make the plugin known to MuJoCo, once in a process."""
+    library = ctypes.CDLL(str(library_path()))
+    plugin = _Plugin()
+    library.mjp_defaultPlugin(ctypes.byref(plugin))
+    plugin.name = _NAME.encode()
+    plugin.capabilityflags = int(mujoco.mjtPluginCapabilityBit.mjPLUGIN_PASSIVE)
+    plugin.nstate = _no_state.address
+    plugin.init = _init.address
+    plugin.reset = _reset.address
+    plugin.compute = _compute.address
+    # It is called with a third argument, which a C function is free to ignore.
+    plugin.advance = ctypes.cast(library.mj_rnePostConstraint, ctypes.c_void_p).value
+    if library.mjp_registerPlugin(ctypes.byref(plugin)) < 0:
+        raise RuntimeError(f"MuJoCo {mujoco.__version__} did not accept the plugin {_NAME}")
+    return plugin
+
+
+_NEEDING: Final = frozenset(
+    int(getattr(mujoco.mjtSensor, f"mjSENS_{name}"))
+    for name in ("ACCELEROMETER", "FORCE", "TORQUE", "FRAMELINACC", "FRAMEANGACC")
+)
+
+
+def leaves_contact_forces(model: mujoco.MjModel) -> bool:
+    """Whether mj_forward computes `cfrc_ext`, for the model's own sensors.
+
+    Where it does not, the field is zero after a reset, as mj_resetData has it.
+    """
+    return not _NEEDING.isdisjoint(model.sensor_type.tolist())
+
+
+def model_with_contact_forces(path: Path) -> mujoco.MjModel:
+    """Compile an MJCF file so that each step of a batch leaves `cfrc_ext` behind.
+
+    Its physics is that of the plain model to the last bit.
+    """
+    _register()
+    spec = mujoco.MjSpec.from_file(str(path))
+    spec.activate_plugin(_NAME)
+    instance = spec.add_plugin(name=_NAME, plugin_name=_NAME)
+    body = spec.worldbody.first_body()
+    body.plugin.active = True
+    body.plugin.plugin_name = _NAME
+    body.plugin.name = instance.name
+    with warnings.catch_warnings():  # the plain model has given its warnings already
+        warnings.simplefilter("ignore")
+        return spec.compile()

@@ -1,0 +1,268 @@
+"""n environments of a task, stepped together: batched physics between compiled loops."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from mujoco_vecenv.engine.contact_forces import FIELD, leaves_contact_forces, model_with_contact_forces
+from mujoco_vecenv.engine.lean import lean_model
+from mujoco_vecenv.engine.loops import call_source, compile_loop
+from mujoco_vecenv.engine.simulations import Simulations
+from mujoco_vecenv.engine.task import DERIVED, STATE, Task, arguments, row
+from mujoco_vecenv.engine.twin import rehearse
+
+_NO_LIMIT: Final = 2**62
+_NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "efc_", "ncon", "site_")
+"""Beginnings of the names of fields that a lean model has fewer of."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What a step returns, each with a row per environment.
+
+    Attributes:
+        obs: observations, float32 or float64.
+        rewards: float64.
+        terminated: whether the task ended the episode.
+        truncated: whether its time did.
+        infos: a structured array with the fields of `Task.info`.
+        over: how many episodes ended.
+    """
+
+    obs: NDArray[Any]
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: NDArray[Any]
+    over: int
+
+
+class TaskEnvs:
+    """n environments of a task, each equal to a `TaskEnv` of the same generator.
+
+    An episode that ends stays ended until `begin`; who steps it on gets what the physics gives.
+
+    Args:
+        task: the task.
+        n: number of environments.
+        threads: threads for the physics. Results do not depend on it.
+
+    Attributes:
+        rngs: a generator for each environment, from which `begin` draws.
+        elapsed: (n,) control steps done in each episode.
+        columns: the task's columns, a row per environment.
+        low, high: the actions' limits, float32.
+        timestep: seconds in a physics step.
+
+    Raises:
+        TaskError: the task does not fit its model, or does not compile.
+    """
+
+    def __init__(self, task: Task, n: int, threads: int):
+        rehearse(task)
+        self.task = task
+        self.n = n
+        full = mujoco.MjModel.from_xml_path(str(task.model))
+        self.low, self.high = task.limits(full)
+        self.timestep = float(full.opt.timestep)
+        if FIELD in task.reads:
+            model = model_with_contact_forces(task.model)
+        elif any(name.startswith(_NEEDS_ALL) for name in task.reads):
+            model = full
+        else:
+            model = lean_model(full, task.model)
+        self.sims = Simulations(model, n, threads, task.keyframe_id(model), task.stage)
+        self.rngs: list[np.random.Generator] = [np.random.default_rng() for _ in range(n)]
+        self.elapsed = np.zeros(n, np.int64)
+        self.columns = task.new_columns(n)
+        self.all = np.arange(n)
+        self._limit = _NO_LIMIT if task.episode_steps is None else task.episode_steps
+        self._params = task.params_record()
+        self._model_fields = {name: self.sims.model_field(name) for name in task.model_fields}
+        self._nominal = {name: getattr(model, name).copy() for name in task.model_fields}
+        self._compile()
+
+    def _compile(self) -> None:
+        task, sims = self.task, self.sims
+        rows = {"action": "action[i]", "obs": "obs[i]", "elapsed": "elapsed[i]"}
+        rows |= {"params": "params[0]", "info": "info[i]"}
+        rows |= {name: f"{name}[i]" for name in (*DERIVED, *self.columns)}
+        rows |= {name: sims.row_source(name) for name in STATE}
+        control = _Loop(
+            task, rows, self._find, [("control", task.control, "")], given=("action", "info")
+        )
+        after = [
+            ("reward", task.reward, "rewards[i] = "),
+            ("terminated", task.terminated, "terminated[i] = "),
+            ("", None, "elapsed[i] += 1"),
+            ("", None, "truncated[i] = elapsed[i] >= limit"),
+            ("", None, "over += terminated[i] or truncated[i]"),
+            ("describe", task.describe, ""),
+            ("observe", task.observe, ""),
+        ]
+        given = ("action", "info", "obs", "rewards", "terminated", "truncated", "limit")
+        finish = _Loop(task, rows, self._find, after, given)
+        begin = _Loop(task, rows, self._find, [after[-2], after[-1]], given=("info", "obs"))
+        if not leaves_contact_forces(sims.model):
+            begin.replace(FIELD, np.zeros)
+        self._control, self._finish, self._begin = control, finish, begin
+        # Compiled now, for the dtype that actions are announced in.
+        none = self.all[:0]
+        actions = np.zeros((self.n, len(self.low)), np.float32)
+        step = self._new_step(np.empty)
+        begin(none, step.infos, step.obs)
+        control(none, actions, step.infos)
+        self._finish_step(none, actions, step)
+
+    def _find(self, name: str) -> NDArray[Any]:
+        """Return the array that a loop takes under a name."""
+        if name == "state":
+            return self.sims.rows
+        if name == "params":
+            return self._params
+        if name == "elapsed":
+            return self.elapsed
+        if name in self.columns:
+            return self.columns[name]
+        return self.sims.field(name)
+
+    def _new_step(self, make: Callable[..., NDArray[Any]]) -> Step:
+        n, task = self.n, self.task
+        return Step(
+            make((n, task.observations), task.observation_dtype),
+            make(n),
+            make(n, np.bool_),
+            make(n, np.bool_),
+            make(n, task.info_dtype),
+            0,
+        )
+
+    def begin(self, ids: NDArray[np.int64], obs: NDArray[Any], infos: NDArray[Any]) -> None:
+        """Draw new episodes for some environments.
+
+        Args:
+            ids: the environments, ascending.
+            obs: takes their first observations, in their rows.
+            infos: takes what a reset tells, in their rows.
+        """
+        self.sims.reset(ids)
+        for column in self.columns.values():
+            column[ids] = np.zeros((), column.dtype)
+        names = arguments(self.task.reset)
+        arrays = {n: self._reset_array(n) for n in names if n not in ("rng", "params")}
+        for i in ids.tolist():
+            for name, field in self._model_fields.items():
+                field[i] = self._nominal[name]
+            values = {name: row(array, i) for name, array in arrays.items()}
+            if "rng" in names:
+                values["rng"] = self.rngs[i]
+            if "params" in names:
+                values["params"] = row(self._params, 0)
+            self.task.reset(**values)
+        self.started(ids, obs, infos)
+
+    def _reset_array(self, name: str) -> NDArray[Any]:
+        return self._model_fields[name] if name in self._model_fields else self._find(name)
+
+    def started(self, ids: NDArray[np.int64], obs: NDArray[Any], infos: NDArray[Any]) -> None:
+        """Count episodes from 0 whose first states have been written; see `begin`."""
+        self.elapsed[ids] = 0
+        if self.task.reads:
+            self.sims.forward(ids)
+        self._begin(ids, infos, obs)
+
+    def step(self, actions: NDArray[Any], ids: NDArray[np.int64] | None = None) -> Step:
+        """Step environments by one control step.
+
+        Args:
+            actions: (n, actions) contiguous float32 or float64.
+            ids: the environments to step, ascending; None for all.
+
+        Returns:
+            The step, in arrays of its own. Rows of environments that were not stepped are zero.
+
+        Raises:
+            PhysicsError: MuJoCo raised in some environments.
+        """
+        step = self._new_step(np.empty if ids is None else np.zeros)
+        rows = self.all if ids is None else ids
+        self._control(rows, actions, step.infos)
+        self.sims.step(self.task.substeps, ids)
+        step.over = self._finish_step(rows, actions, step)
+        return step
+
+    def _finish_step(self, rows: NDArray[np.int64], actions: NDArray[Any], step: Step) -> int:
+        return int(
+            self._finish(
+                rows,
+                actions,
+                step.infos,
+                step.obs,
+                step.rewards,
+                step.terminated,
+                step.truncated,
+                self._limit,
+            )
+        )
+
+    def close(self) -> None:
+        """Nothing to release: the thread pool goes with the object."""
+
+
+class _Loop:
+    """A compiled loop with its arrays at hand.
+
+    Args:
+        task: whose functions it calls.
+        rows: argument to the source of its value for environment i.
+        find: name to the array of it.
+        lines: name of a function, the function, and what comes before its call; or a whole line.
+        given: the names of what each call passes, in order. The other arrays are fixed.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        rows: dict[str, str],
+        find: Callable[[str], NDArray[Any]],
+        lines: Sequence[tuple[str, Callable[..., Any] | None, str]],
+        given: tuple[str, ...],
+    ):
+        functions = {f"do_{name}": f for name, f, _ in lines if f is not None}
+        body = [
+            before + ("" if function is None else call_source(f"do_{name}", function, rows))
+            for name, function, before in lines
+        ]
+        text = "\n        ".join(body)
+        fixed: list[str] = []
+        for argument in dict.fromkeys(a for f in functions.values() for a in arguments(f)):
+            array = rows[argument].partition("[")[0]
+            if array not in (*given, *fixed):
+                fixed.append(array)
+        if "elapsed" in text and "elapsed" not in fixed:
+            fixed.append("elapsed")
+        source = (
+            f"def loop(ids, {', '.join((*given, *fixed))}):\n"
+            "    over = 0\n"
+            "    for k in range(len(ids)):\n"
+            "        i = ids[k]\n"
+            f"        {text}\n"
+            "    return over\n"
+        )
+        self._fixed_names = fixed
+        self._fixed = tuple(find(name) for name in fixed)
+        self._loop = compile_loop(task.name, source, functions)
+
+    def replace(self, name: str, make: Callable[..., NDArray[Any]]) -> None:
+        """Give the loop another array in place of a fixed one."""
+        self._fixed = tuple(
+            make(array.shape, array.dtype) if name == given else array
+            for given, array in zip(self._fixed_names, self._fixed, strict=True)
+        )
+
+    def __call__(self, ids: NDArray[np.int64], *values: Any) -> Any:
+        return self._loop(ids, *values, *self._fixed)

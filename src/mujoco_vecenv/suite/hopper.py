@@ -1,0 +1,98 @@
+"""Hopper-v5: hop forward with a planar one-legged robot."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+
+from mujoco_vecenv.engine.task import ACTION, Task
+from mujoco_vecenv.suite.common import (
+    control_interval,
+    describe_height,
+    load,
+    observe_clipped,
+    remember_x,
+    reward_run,
+    uniform_state,
+    upright,
+    within,
+)
+
+
+def healthy(qpos: Any, qvel: Any, params: Any) -> bool:
+    """Whether height, angle and the rest of the state are within their ranges."""
+    for k in range(2, len(qpos)):
+        if not within(qpos[k], params.healthy_state_range):
+            return False
+    for k in range(len(qvel)):
+        if not within(qvel[k], params.healthy_state_range):
+            return False
+    return upright(qpos, params)
+
+
+def reward(qpos: Any, qvel: Any, action: Any, before: Any, info: Any, params: Any) -> Any:
+    """Reward speed along x and health less the cost of control."""
+    return reward_run(qpos, action, before, info, params, healthy(qpos, qvel, params))
+
+
+def terminated(qpos: Any, qvel: Any, params: Any) -> bool:
+    """Whether the robot has left the healthy states."""
+    return params.terminate_when_unhealthy and not healthy(qpos, qvel, params)
+
+
+def make(
+    xml_file: str = "hopper.xml",
+    frame_skip: int = 4,
+    forward_reward_weight: float = 1.0,
+    ctrl_cost_weight: float = 1e-3,
+    healthy_reward: float = 1.0,
+    terminate_when_unhealthy: bool = True,
+    healthy_state_range: tuple[float, float] = (-100.0, 100.0),
+    healthy_z_range: tuple[float, float] = (0.7, float("inf")),
+    healthy_angle_range: tuple[float, float] = (-0.2, 0.2),
+    reset_noise_scale: float = 5e-3,
+    exclude_current_positions_from_observation: bool = True,
+) -> Task:
+    """Return the task. The options are those of Gymnasium's environment."""
+    path, model = load(xml_file)
+    skip = int(exclude_current_positions_from_observation)
+    return Task(
+        name="Hopper-v5",
+        model=path,
+        substeps=frame_skip,
+        observations=model.nq + model.nv - skip,
+        episode_steps=1000,
+        params={
+            "dt": control_interval(model, frame_skip),
+            "skip": skip,
+            "first_z": model.qpos0[1],
+            "forward_reward_weight": float(forward_reward_weight),
+            "ctrl_cost_weight": float(ctrl_cost_weight),
+            "healthy_reward": float(healthy_reward),
+            "terminate_when_unhealthy": bool(terminate_when_unhealthy),
+            "healthy_state_range": np.array(healthy_state_range, float),
+            "healthy_z_range": np.array(healthy_z_range, float),
+            "healthy_angle_range": np.array(healthy_angle_range, float),
+        },
+        columns={"before": (float, 1)},
+        info={
+            "x_position": float,
+            "z_distance_from_origin": float,
+            "x_velocity": float,
+            "reward_forward": float,
+            "reward_ctrl": ACTION,
+            "reward_survive": float,
+        },
+        reset_info=("x_position", "z_distance_from_origin"),
+        reset=uniform_state(reset_noise_scale),
+        control=remember_x,
+        reward=reward,
+        terminated=terminated,
+        describe=describe_height,
+        observe=observe_clipped,
+    )
+
+
+reference = HopperEnv
+
+__all__ = ["make", "reference"]

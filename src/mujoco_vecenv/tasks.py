@@ -1,0 +1,129 @@
+"""The tasks by name, and how to get one: adding a task to the package adds one line here.
+
+A task's module has a function `make`, whose keywords are the task's options and which returns a
+`Task`. It may have a function `reference` with the same keywords, which returns what the task is
+held against: an object that resets and steps like a `gymnasium.Env`. Without one, that is the
+task's own functions in plain Python.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from mujoco_vecenv.checks import closest
+from mujoco_vecenv.engine.task import Task, TaskError
+from mujoco_vecenv.engine.twin import TaskEnv
+
+MICRODUCK: Final = "Microduck-v0"
+
+TASKS: Final = {
+    MICRODUCK: "mujoco_vecenv.microduck.task",
+    "HalfCheetah-v5": "mujoco_vecenv.suite.half_cheetah",
+    "Hopper-v5": "mujoco_vecenv.suite.hopper",
+    "Walker2d-v5": "mujoco_vecenv.suite.walker2d",
+    "Swimmer-v5": "mujoco_vecenv.suite.swimmer",
+    "Reacher-v5": "mujoco_vecenv.suite.reacher",
+    "Pusher-v5": "mujoco_vecenv.suite.pusher",
+    "InvertedPendulum-v5": "mujoco_vecenv.suite.inverted_pendulum",
+    "InvertedDoublePendulum-v5": "mujoco_vecenv.suite.inverted_double_pendulum",
+    "Ant-v5": "mujoco_vecenv.suite.ant",
+    "Humanoid-v5": "mujoco_vecenv.suite.humanoid",
+    "HumanoidStandup-v5": "mujoco_vecenv.suite.humanoid_standup",
+}
+"""Name to the module of each task."""
+
+
+def make_task(name: str, **options: Any) -> Task:
+    """Return a task.
+
+    Args:
+        name: a key of TASKS, the path of a Python file, or a module that can be imported.
+        **options: the task's own.
+
+    Raises:
+        ValueError: there is no such task.
+        TypeError: an option is unknown.
+        TaskError: the task is not as it must be.
+    """
+    task = _call(name, "make", options)
+    if not isinstance(task, Task):
+        raise TaskError(f"task {name}: make() must return a Task, got {task!r}")
+    return task
+
+
+def make_reference(name: str, **options: Any) -> Any:
+    """Return one environment of what a task is held against; see `make_task`."""
+    if hasattr(task_module(name), "reference"):
+        return _call(name, "reference", options)
+    return TaskEnv(make_task(name, **options))
+
+
+def task_module(name: str) -> ModuleType:
+    """Return a task's module.
+
+    Raises:
+        ValueError: there is no such task.
+        ImportError: it needs a package that is not installed.
+    """
+    if name.endswith(".py"):
+        return _load_file(Path(name).resolve())
+    if name not in TASKS and not _importable(name):
+        raise ValueError(
+            f"unknown task {name!r}{closest(name, TASKS)}; a file such as my_task.py or an "
+            "importable module will do, too"
+        )
+    try:
+        module = importlib.import_module(TASKS.get(name, name))
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] == "gymnasium":
+            raise ImportError(
+                f"task {name} needs Gymnasium: pip install 'mujoco-vecenv[gymnasium]'"
+            ) from error
+        raise
+    if not callable(getattr(module, "make", None)):
+        raise ValueError(f"{name!r} is no task: its module has no function make()")
+    return module
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Import a task from its file, once."""
+    if not path.is_file():
+        raise ValueError(f"unknown task: there is no file {str(path)!r}")
+    name = f"mujoco_vecenv_task_{path.stem}_{abs(hash(path)):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    if not callable(getattr(module, "make", None)):
+        del sys.modules[name]
+        raise ValueError(f"{str(path)!r} is no task: it has no function make()")
+    return module
+
+
+def _call(name: str, function: str, options: dict[str, Any]) -> Any:
+    call = getattr(task_module(name), function)
+    known = inspect.signature(call).parameters
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        for option in options:
+            if option not in known:
+                raise TypeError(f"task {name}: unknown option {option!r}{closest(option, known)}")
+    return call(**options)

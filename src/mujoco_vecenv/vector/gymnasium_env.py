@@ -1,0 +1,342 @@
+"""Every task as a `gymnasium.vector.VectorEnv`, and its reference as a `gymnasium.Env`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from mujoco_vecenv.checks import check_integer
+from mujoco_vecenv.engine.budget import choose_threads
+from mujoco_vecenv.engine.envs import Step, TaskEnvs
+from mujoco_vecenv.engine.task import ACTION, Task
+from mujoco_vecenv.engine.twin import TaskEnv, as_actions
+from mujoco_vecenv.tasks import TASKS, make_reference, make_task
+from mujoco_vecenv.vector.facade import Facade
+
+NAMESPACE: Final = "mujoco_vecenv"
+
+Infos = dict[str, Any]
+
+
+def register_all() -> None:
+    """Let `gymnasium.make` and `gymnasium.make_vec` know the tasks, as `mujoco_vecenv/<name>`."""
+    for name in TASKS:
+        register(name)
+
+
+def register(name: str, task: str | None = None) -> None:
+    """Let `gymnasium.make` and `gymnasium.make_vec` know a task, as `mujoco_vecenv/<name>`.
+
+    Args:
+        name: what it is to be called, such as `CartPole-v0`.
+        task: what `mujoco_vecenv.tasks.make_task` takes; None for the name itself.
+    """
+    suite = gymnasium.registry.get(name)
+    gymnasium.register(
+        id=f"{NAMESPACE}/{name}",
+        entry_point=f"{__name__}:make_single",
+        vector_entry_point=f"{__name__}:TaskVectorEnv",
+        # Gymnasium's own environments leave their time limit to it. The others have one inside.
+        max_episode_steps=None if suite is None else suite.max_episode_steps,
+        kwargs={"task": task or name},
+    )
+
+
+def make_single(task: str, render_mode: str | None = None, **options: Any) -> Any:
+    """Return one environment: what the task is held against."""
+    if render_mode is not None:
+        options["render_mode"] = render_mode
+    reference = make_reference(task, **options)
+    if isinstance(reference, TaskEnv):
+        return SingleEnv(reference)
+    return reference
+
+
+class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
+    """One environment of a task in plain Python.
+
+    Args:
+        env: the environment.
+    """
+
+    def __init__(self, env: TaskEnv):
+        self.env = env
+        self.metadata = {"render_modes": [], "render_fps": frequency(env)}
+        self.observation_space, self.action_space = spaces(env.task, env.low, env.high)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], Infos]:
+        """Begin an episode; see gymnasium.Env."""
+        super().reset(seed=seed)
+        self.env.rng = self.np_random
+        return self.env.reset()
+
+    def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, Infos]:
+        """Apply an action; see gymnasium.Env."""
+        return self.env.step(action)
+
+
+def spaces(task: Task, low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[Box, Box]:
+    """Return the spaces of one environment's observation and action."""
+    shape = (task.observations,)
+    return Box(-np.inf, np.inf, shape, task.observation_dtype), Box(low, high, dtype=np.float32)
+
+
+def frequency(env: TaskEnv) -> int:
+    """Return the control steps in a second."""
+    return int(np.round(1.0 / (env.model.opt.timestep * env.task.substeps)))
+
+
+class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
+    """n environments of a task on the batch engine.
+
+    It is `gymnasium.vector.SyncVectorEnv` over n single environments to the last bit, in each of
+    its autoreset modes: observations, rewards, ends and infos.
+
+    Args:
+        task: what `mujoco_vecenv.tasks.make_task` takes.
+        num_envs: number of environments.
+        autoreset_mode: NEXT_STEP, SAME_STEP or DISABLED of `gymnasium.vector.AutoresetMode`.
+        max_episode_steps: control steps after which an episode is truncated; None for the task's
+            own, -1 for no limit.
+        threads: threads; None for the smaller of num_envs and what the machine and
+            MUJOCO_VECENV_MAX_THREADS allow. Results do not depend on it.
+        allow_overcommit: accept more threads than that.
+        render_mode: None; a batch draws nothing.
+        **options: the task's own.
+
+    Raises:
+        TypeError, ValueError: a value is of the wrong type or outside its range, or an option is
+            unknown. The message names it.
+
+    Example:
+        >>> import gymnasium, mujoco_vecenv
+        >>> envs = gymnasium.make_vec("mujoco_vecenv/HalfCheetah-v5", num_envs=64)
+        >>> obs, infos = envs.reset(seed=0)
+        >>> obs, rewards, terminations, truncations, infos = envs.step(envs.action_space.sample())
+        >>> obs.shape, obs.dtype
+        ((64, 17), dtype('float64'))
+    """
+
+    def __init__(
+        self,
+        task: str,
+        num_envs: int = 1,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        max_episode_steps: int | None = None,
+        threads: int | None = None,
+        allow_overcommit: bool = False,
+        render_mode: str | None = None,
+        **options: Any,
+    ):
+        if render_mode is not None:
+            raise ValueError(
+                f"render_mode={render_mode!r}: a batch of environments draws nothing; "
+                "gymnasium.make gives a single one that does"
+            )
+        self.num_envs = self.n = check_integer("num_envs", num_envs, 1)
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        made = make_task(task, **options)
+        if max_episode_steps is not None:
+            limit = check_integer("max_episode_steps", max_episode_steps, -1)
+            made = replace(made, episode_steps=None if limit == -1 else limit)
+        self.threads = choose_threads(self.n, threads, allow_overcommit)
+        envs = TaskEnvs(made, self.n, self.threads)
+        super().__init__(envs)
+        self.task = made
+        self.render_mode = None
+        self.metadata = {
+            "render_modes": [],
+            "render_fps": int(np.round(1.0 / (envs.timestep * made.substeps))),
+            "autoreset_mode": self.autoreset_mode,
+        }
+        self.single_observation_space, self.single_action_space = spaces(made, envs.low, envs.high)
+        self.observation_space = batch_space(self.single_observation_space, self.n)
+        self.action_space = batch_space(self.single_action_space, self.n)
+        self._shape = (self.n, len(envs.low))
+        self._seeds: list[int | None] = [None] * self.n
+        self._begun = False
+        self._over = np.zeros(self.n, np.bool_)
+        self._all_told = np.ones(self.n, np.bool_)
+        self._obs: NDArray[Any] = np.zeros((self.n, made.observations), made.observation_dtype)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[NDArray[Any], Infos]:
+        """Begin new episodes.
+
+        Args:
+            seed: an int seeds environment i with `seed + i`, a list gives each its own; None
+                leaves an environment's generator as it is, or seeds a first one from the system.
+            options: {"reset_mask": (num_envs,) bool} begins only those episodes.
+
+        Returns:
+            observations: (num_envs, observations).
+            infos: (num_envs,) arrays by name, and masks by `_name`.
+
+        Raises:
+            TypeError, ValueError: an argument does not fit; nothing has changed.
+        """
+        envs = self._open()
+        mask = self._mask(options)
+        seeds = self._check_seeds(seed)
+        ids = np.flatnonzero(mask)
+        for i in ids.tolist():
+            if seeds[i] is not None or not self._begun:
+                envs.rngs[i] = np.random.default_rng(seeds[i])
+                self._seeds[i] = seeds[i]
+        self._begun = True
+        self._over[ids] = False
+        infos = self.task.new_infos(self.n)
+        with self._closing_on_failure():
+            envs.begin(ids, self._obs, infos)
+        return self._obs.copy(), self._tell(infos, np.zeros(self.n, np.bool_), mask, self._dtype)
+
+    _dtype: Final = np.dtype(np.float32)
+
+    def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_]:
+        if options is None or "reset_mask" not in options:
+            return np.ones(self.n, np.bool_)
+        mask = options["reset_mask"]
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            raise TypeError(f"options['reset_mask'] must be a numpy array of bools, got {mask!r}")
+        if mask.shape != (self.n,):
+            raise ValueError(f"options['reset_mask'] must have shape ({self.n},), got {mask.shape}")
+        if not mask.any():
+            raise ValueError("options['reset_mask'] must be True somewhere, got False everywhere")
+        if not self._begun and not mask.all():
+            raise ValueError(
+                "options['reset_mask'] must be True everywhere at the first reset(): the others "
+                "have no episode yet"
+            )
+        return mask
+
+    def _check_seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self.n
+        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+            if len(seed) != self.n:
+                raise ValueError(f"seed: {len(seed)} given for {self.n} environments")
+            return [
+                None if s is None else check_integer(f"seed[{i}]", s, 0) for i, s in enumerate(seed)
+            ]
+        first = check_integer("seed", seed, 0)
+        return [first + i for i in range(self.n)]
+
+    def step(
+        self, actions: Any
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Infos]:
+        """Step the environments.
+
+        Args:
+            actions: (num_envs, actions) real numbers. Those that are not float32 are taken as
+                float64.
+
+        Returns:
+            observations, rewards, terminations, truncations and infos, as the autoreset mode has
+            them; see gymnasium.vector.VectorEnv.
+
+        Raises:
+            RuntimeError: closed, not reset, or in mode DISABLED an ended episode not reset.
+            TypeError, ValueError: the actions are not (num_envs, actions) finite real numbers;
+                nothing moved.
+        """
+        envs = self._open()
+        if not self._begun:
+            raise RuntimeError("step() before the first reset(): call reset() to begin episodes")
+        array = as_actions(actions, self._shape)
+        stepped, begun = self._all_told, ~self._all_told
+        ids = None
+        if self._over.any():
+            if self.autoreset_mode is AutoresetMode.DISABLED:
+                raise RuntimeError(
+                    f"the episode of environment {np.flatnonzero(self._over)[0]} has ended: call "
+                    "reset(options={'reset_mask': terminations | truncations}) first, or choose "
+                    "another autoreset_mode"
+                )
+            stepped, begun = ~self._over, self._over
+            ids = np.flatnonzero(stepped)
+        with self._closing_on_failure():
+            step = envs.step(array, ids)
+            final: Infos = {}
+            if ids is not None:
+                envs.begin(np.flatnonzero(begun), step.obs, step.infos)
+            over = step.terminated | step.truncated
+            if step.over and self.autoreset_mode is AutoresetMode.SAME_STEP:
+                final = self._finals(step, over, array.dtype)
+                ended = np.flatnonzero(over)
+                step.infos[ended] = np.zeros((), self.task.info_dtype)
+                envs.begin(ended, step.obs, step.infos)
+                stepped, begun = ~over, over
+                over = np.zeros(self.n, np.bool_)
+        self._over = over
+        self._obs = step.obs.copy()
+        infos = final | self._tell(step.infos, stepped, begun, array.dtype)
+        return step.obs, step.rewards, step.terminated, step.truncated, infos
+
+    def _finals(self, step: Step, over: NDArray[np.bool_], actions: np.dtype[Any]) -> Infos:
+        """Return the last observations and infos of episodes that ended."""
+        last: NDArray[Any] = np.full(self.n, None, object)
+        for i in np.flatnonzero(over).tolist():
+            last[i] = step.obs[i].copy()
+        infos = step.infos.copy()
+        infos[~over] = np.zeros((), self.task.info_dtype)
+        told = self._tell(infos, over, np.zeros(self.n, np.bool_), actions)
+        return {
+            "final_obs": last,
+            "_final_obs": over.copy(),
+            "final_info": told,
+            "_final_info": over.copy(),
+        }
+
+    def _tell(
+        self,
+        records: NDArray[Any],
+        stepped: NDArray[np.bool_],
+        begun: NDArray[np.bool_],
+        actions: np.dtype[Any],
+    ) -> Infos:
+        """Return infos as Gymnasium has them: an array and a mask for each name that is told."""
+        infos: Infos = {}
+        some, any_stepped = bool(begun.any()), bool(stepped.any())
+        for name, spec in self.task.info.items():
+            also = some and name in self.task.reset_info
+            if not any_stepped and not also:
+                continue
+            values = np.asarray(records[name])
+            if isinstance(spec, str) and spec == ACTION:
+                values = values.astype(actions)
+            infos[name] = values
+            infos[f"_{name}"] = stepped | begun if also else stepped.copy()
+        return infos
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The generators of the environments."""
+        return tuple(self._open().rngs)
+
+    @property
+    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]
+        """What each environment was seeded with, None where the system did."""
+        return tuple(self._seeds)
+
+    def render(self) -> None:
+        """Raise RuntimeError: a batch of environments draws nothing."""
+        raise RuntimeError(
+            "a batch of environments draws nothing; gymnasium.make gives a single one"
+        )
+
+    def close(self, **kwargs: Any) -> None:
+        """End the environments. Closing twice is fine."""
+        Facade.close(self)
+        self.closed = True
