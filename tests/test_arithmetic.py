@@ -1,16 +1,20 @@
 """The arithmetic that decides the last bit, each on an input where the wrong way gives another."""
 
 import math
+from functools import cache
 
 import mujoco
 import numpy as np
 import pytest
+from numba import njit
 
-from mujoco_vecenv.microduck import kernels, layout
+from mujoco_vecenv.engine.loops import call_source, compile_loop
+from mujoco_vecenv.microduck import kernels
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
 from mujoco_vecenv.microduck.draws import draw_sensor_noise, draw_sensor_noises
 from mujoco_vecenv.microduck.layout import OBS_SCALE
 from mujoco_vecenv.microduck.robot import Robot, scene_path
+from mujoco_vecenv.microduck.task import task_of
 
 FAR = 1.0e8  # its square is 1e16, next to which a 1 is lost
 
@@ -26,7 +30,7 @@ def test_mean_sums_in_numpys_order():
     for value in x:
         in_sequence += value * value
     assert np.mean(x**2) != in_sequence / 14
-    assert kernels.mean_square(x) == np.mean(x**2)
+    assert compiled(kernels.mean_square, x=x[None]) == np.mean(x**2)
 
 
 def test_the_contracts_example_of_a_sum():
@@ -40,9 +44,10 @@ def test_the_contracts_example_of_a_sum():
 
 def test_mean_equals_numpys_on_many_inputs():
     rng = np.random.default_rng(0)
+    compiled_mean = njit(kernels.mean_square)
     for scale in 10.0 ** rng.uniform(-4, 4, (2000, 14)):
         x = rng.normal(size=14) * scale
-        assert kernels.mean_square(x) == np.mean(x**2)
+        assert compiled_mean(x) == np.mean(x**2)
 
 
 def a_square_that_pow_rounds_otherwise():
@@ -51,31 +56,61 @@ def a_square_that_pow_rounds_otherwise():
     return next(x for x in rng.uniform(-5, 5, 100_000).tolist() if x**2 != x * x)
 
 
-def one_step(height, version_weights):
+def record(**values):
+    """Return a record with the given numbers and arrays."""
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    array = np.zeros(1, [(name, a.dtype, a.shape) for name, a in arrays.items()])
+    for name, value in arrays.items():
+        array[name] = value
+    return array
+
+
+def compiled(function, **values):
+    """Run a kernel as the engine compiles it, on one environment."""
+    loop = compiled_loop(function, tuple(values))
+    return loop(*values.values())
+
+
+@cache
+def compiled_loop(function, names):
+    rows = {name: f"{name}[0]" for name in names}
+    source = f"def loop({', '.join(names)}):\n    return {call_source('f', function, rows)}\n"
+    return compile_loop("test", source, {"f": function})
+
+
+def new(dtype):
+    return np.zeros(1, dtype)
+
+
+PARAMS = {
+    "default": np.zeros(14),
+    "qpos_ids": np.zeros(14, np.int64),
+    "qvel_ids": np.full(14, 6),
+    "imu_quat": np.array([1.0, 0, 0, 0]),
+    "imu_turned": False,
+    "scale": OBS_SCALE,
+}
+TERMS = ("upright", "height", "posture", "action_rate", "joint_vel", "effort")
+
+
+def one_step(height, weights):
     """Return the terms that the kernel computes for a trunk at this height."""
-    task = np.zeros(1, kernels.TASK)
-    task["stand_height"] = 0.12
-    task["height_width"] = 0.03
-    task["square"] = 2.0
-    task["imu_quat"] = [1, 0, 0, 0]
     qpos = np.zeros((1, 7))
     qpos[0, 2:4] = height, 1.0
-    facts = np.zeros((1, len(version_weights) + 4))
-    kernels.finish_step(
-        task,
-        np.zeros(1, kernels.RUNNING),
-        np.zeros((1, 1, 7)),
-        qpos,
-        np.zeros((1, 6)),
-        np.zeros((1, 14)),
-        np.zeros((1, 14, 7)),
-        np.array(version_weights),
-        np.zeros(1),
-        np.zeros(1, bool),
-        facts,
-        np.zeros((1, 48), np.float32),
+    info = new([(f"reward_{term}", float) for term in TERMS])
+    compiled(
+        kernels.reward_v1,
+        qpos=qpos,
+        qvel=np.zeros((1, 7)),
+        ctrl=np.zeros((1, 14)),
+        elapsed=np.zeros(1, np.int64),
+        running=new(kernels.RUNNING),
+        servos=np.zeros((1, 14, 7)),
+        trunk=new(kernels.TRUNK),
+        info=info,
+        params=record(**PARAMS, weights=np.array(weights)),
     )
-    return facts[0]
+    return info[0].tolist()
 
 
 def test_height_term_takes_the_c_librarys_pow():
@@ -116,21 +151,22 @@ def test_observation_scale_is_float32_widened():
 
 def write_velocity(value):
     """Return what the kernel writes for a joint velocity."""
-    task = np.zeros(1, kernels.TASK)
-    task["scale"] = OBS_SCALE
-    task["velocities"] = layout.VELOCITIES
-    task["gyro"] = layout.GYRO
-    task["gravity"] = layout.GRAVITY
-    task["previous_action"] = layout.PREVIOUS_ACTION
-    task["imu_quat"] = [1, 0, 0, 0]
-    task["qvel"] = 6
     qpos = np.zeros((1, 7))
     qpos[0, 3] = 1.0
     qvel = np.zeros((1, 7))
     qvel[0, 6] = value
     obs = np.zeros((1, 48), np.float32)
-    running, noise = np.zeros(1, kernels.RUNNING), np.zeros((1, 1, 7))
-    kernels.observe(task, running, noise, qpos, qvel, np.arange(1), obs)
+    compiled(
+        kernels.observe,
+        qpos=qpos,
+        qvel=qvel,
+        elapsed=np.zeros(1, np.int64),
+        running=new(kernels.RUNNING),
+        noise=np.zeros((1, 1, 7)),
+        trunk=new(kernels.TRUNK),
+        obs=obs,
+        params=record(**PARAMS),
+    )
     return obs[0, 14]
 
 
@@ -149,22 +185,27 @@ def test_a_turned_imu_is_what_mujoco_computes(quat):
 
 
 def check_imu(duck):
-    from mujoco_vecenv.microduck.batch import _task
-
-    task = _task(duck, MicroduckConfig())[0]
     data = mujoco.MjData(duck.model)
     rng = np.random.default_rng(0)
-    room = kernels.scratch()
+    trunk, elapsed = new(kernels.TRUNK), np.zeros(1, np.int64)
+    params = record(**task_of(MicroduckConfig(), duck).params)
     for k in range(1000):
         data.qpos[:7] = rng.normal(size=7)
         if k % 2:  # as after a step: a unit quaternion but for rounding
             data.qpos[3:7] /= np.linalg.norm(data.qpos[3:7])
         data.qvel[:6] = rng.normal(size=6) * 5
         mujoco.mj_forward(duck.model, data)
-        kernels.read_trunk(task, data.qpos[None], data.qvel[None], 0, room)
-        assert room.rotation.tobytes() == data.xmat[duck.trunk].tobytes()
-        assert room.quat.tobytes() == data.sensor("orientation").data.tobytes()
-        assert room.gyro.tobytes() == data.sensor("angular-velocity").data.tobytes()
+        compiled(
+            kernels.read_trunk,
+            qpos=data.qpos[None],
+            qvel=data.qvel[None],
+            time=elapsed,
+            trunk=trunk,
+            params=params,
+        )
+        assert trunk["rotation"][0].tobytes() == data.xmat[duck.trunk].tobytes()
+        assert trunk["quat"][0].tobytes() == data.sensor("orientation").data.tobytes()
+        assert trunk["gyro"][0].tobytes() == data.sensor("angular-velocity").data.tobytes()
         assert data.xpos[duck.trunk, 2] == data.qpos[2]
 
 
@@ -180,10 +221,10 @@ def test_gravity_is_what_mujoco_computes():
         mujoco.mju_normalize4(unit)
         mujoco.mju_negQuat(unit, unit)
         mujoco.mju_rotVecQuat(expected, np.array([0.0, 0.0, -1.0]), unit)
-        room = kernels.scratch()
-        room.quat[:] = quat
-        kernels.gravity_in_frame(room)
-        assert room.gravity.tobytes() == expected.tobytes()
+        trunk = new(kernels.TRUNK)
+        trunk["unit"] = quat
+        compiled(kernels.gravity_in_frame, trunk=trunk)
+        assert trunk["gravity"][0].tobytes() == expected.tobytes()
 
 
 def test_noise_drawn_at_once_is_noise_drawn_one_by_one():

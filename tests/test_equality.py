@@ -112,7 +112,7 @@ def test_the_unbroken_pair_is_equal(pair):
 
 def test_a_push_moved_by_one_step_is_noticed(pair):
     reference, candidate = pair
-    candidate._envs._push_steps[1, 0] += 1
+    candidate._envs._columns["push_steps"][1, 0] += 1
     tally = contract.compare(reference, candidate, steps=120, seed=0)
     assert not tally.equal
     assert tally.identical < tally.observations
@@ -123,7 +123,7 @@ def test_a_push_moved_by_one_step_is_noticed(pair):
 @pytest.mark.parametrize("term", range(6))
 def test_a_weight_changed_in_its_last_bit_is_noticed(pair, term):
     reference, candidate = pair
-    weights = candidate._envs._weights
+    weights = candidate._envs._envs._params["weights"][0]
     weights[term] = np.nextafter(weights[term], np.inf)
     tally = contract.compare(reference, candidate, steps=120, seed=0)
     assert tally.identical == tally.observations
@@ -232,9 +232,10 @@ def test_what_an_episode_leaves_behind_for_the_next_is_noticed(pair):
     real = candidate._envs._start
 
     def forgetful(ids, episodes):
-        delayed = candidate._envs._running["next_push"].copy()
+        running = candidate._envs._columns["running"]
+        left = running["next_push"].copy()
         real(ids, episodes)
-        candidate._envs._running["next_push"] = delayed
+        running["next_push"] = left
 
     candidate._envs._start = forgetful
     assert contract.compare(reference, candidate, 120, seed=0).equal

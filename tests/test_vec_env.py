@@ -410,7 +410,7 @@ def test_an_error_in_mujoco_names_the_environment(monkeypatch):
     def fail(*_):
         raise mujoco.batch.SimulationError(np.array([1]), "out of memory", 2)
 
-    monkeypatch.setattr(envs._envs._sims._batch, "step", fail)
+    monkeypatch.setattr(envs._envs._envs.sims._batch, "step", fail)
     with pytest.raises(PhysicsError, match=r"1 of 2 simulations \(1\).*out of memory"):
         envs.step(np.zeros((2, 14)))
     with pytest.raises(RuntimeError, match="closed, because a call failed"):

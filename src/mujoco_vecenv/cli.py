@@ -21,6 +21,8 @@ from mujoco_vecenv.bench import kinds
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
 from mujoco_vecenv.microduck.episodes import load_recording
 from mujoco_vecenv.microduck.randomization import SERVO
+from mujoco_vecenv.new_task import write_task
+from mujoco_vecenv.tasks import TASKS
 from mujoco_vecenv.terminal import (
     console,
     new_file,
@@ -64,8 +66,15 @@ def _parser() -> argparse.ArgumentParser:
     contract_.add_argument(
         "--episodes",
         type=positive_integer,
-        default=4,
-        help="whole episodes per case, rounded up to an even number (4)",
+        help="whole episodes per case, rounded up to an even number (4); with --task at least as "
+        "many per task (20, and 5,000 observations)",
+    )
+    contract_.add_argument(
+        "--task",
+        nargs="+",
+        metavar="TASK",
+        help="hold these tasks against their references, through Gymnasium: names, files or "
+        "modules, or `all`",
     )
     contract_.add_argument("--json", type=new_file, help="also write the result to this file")
     contract_.set_defaults(run=_contract)
@@ -91,6 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     run_as_.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's command line")
     run_as_.set_defaults(run=_run_as)
 
+    new_task = commands.add_parser(
+        "new-task", help="write a task of your own to begin from: docs/new-task.md"
+    )
+    new_task.add_argument("name", help="of the folder, and of the Python file and model in it")
+    new_task.set_defaults(run=_new_task)
+
     render = commands.add_parser("render", help="draw the robot in STAND to a PNG file")
     render.add_argument("file", type=new_file, help="the PNG to write")
     render.add_argument(
@@ -101,7 +116,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _contract(options: argparse.Namespace) -> int:
-    report = _run_contract(contract.CASES, options.episodes)
+    if options.task:
+        report = _run_task_contract(options.task, options.episodes)
+    else:
+        report = _run_contract(contract.CASES, options.episodes or 4)
     facts = machine.describe()
     print_facts(facts)
     if options.json:
@@ -119,6 +137,26 @@ def _run_contract(cases: Sequence[contract.Case], episodes: int) -> contract.Rep
         )
         bar = progress.add_task("contract", total=steps)
         report = contract.run_contract(cases, environments, lambda n: progress.advance(bar, n))
+    _show(report)
+    return report
+
+
+def _run_task_contract(tasks: Sequence[str], episodes: int | None) -> contract.Report:
+    from mujoco_vecenv import task_contract  # needs Gymnasium, which nothing else here does
+
+    names = [name for given in tasks for name in (TASKS if given == "all" else [given])]
+    with progress_bar("tasks") as progress:
+        bar = progress.add_task("contract", total=len(names))
+        report = task_contract.run_task_contract(
+            names,
+            lambda share: progress.advance(bar, share),
+            episodes or task_contract.EPISODES,
+        )
+    _show(report)
+    return report
+
+
+def _show(report: contract.Report) -> None:
     table = Table(
         title="batch against the reference",
         box=box.SIMPLE_HEAD,
@@ -152,13 +190,13 @@ def _run_contract(cases: Sequence[contract.Case], episodes: int) -> contract.Rep
             style="" if tally.equal else "red",
         )
     console.print(table)
-    console.print(f"draws: {report.same_draws} of {report.seeds} seeds drew the same bits")
+    if report.seeds:
+        console.print(f"draws: {report.same_draws} of {report.seeds} seeds drew the same bits")
     if report.equal:
         console.print("[green]Equal to the last bit.[/green]")
     else:
         first = report.total.first or "a draw"
         console.print(f"[red]Not equal.[/red] The first difference: {first}")
-    return report
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -235,6 +273,18 @@ def _run_as(options: argparse.Namespace) -> int:
     except run_as.ScriptError as error:
         traceback.print_exception(error.__cause__)
         return 1
+    return 0
+
+
+def _new_task(options: argparse.Namespace) -> int:
+    task, model = write_task(options.name)
+    console.print(f"wrote {task} and {model}: a cart-pole, to make your own task of. Next:")
+    for command, why in (
+        (f"mjvec contract --task {task}", "compiled and in plain Python it does the same"),
+        (f"mjvec train --task {task} --n 32 --total-steps 200000 --tag {options.name}", "PPO"),
+        (f"mjvec eval runs/{options.name}", "the policy against random actions"),
+    ):
+        console.print(f"  {command}  # {why}", soft_wrap=True, highlight=False)
     return 0
 
 

@@ -226,19 +226,19 @@ def compare(
     """
     tally = Tally()
     rng = np.random.default_rng(seed)
-    _compare_observations(tally, "at the first reset", reference.reset(), candidate.reset())
+    compare_observations(tally, "at the first reset", reference.reset(), candidate.reset())
     for step in range(steps):
         actions = rng.uniform(-1.2, 1.2, (reference.n, 14))
         ours, theirs = reference.step(actions), candidate.step(actions)
         place = f"at step {step}"
-        _compare_observations(tally, place, ours[0], theirs[0])
+        compare_observations(tally, place, ours[0], theirs[0])
         for name, right, other in (
             ("reward", ours[1], theirs[1]),
             ("done", ours[2], theirs[2]),
         ):
             different = [i for i in range(reference.n) if not same_bits(right[i], other[i])]
             tally.reward_mismatches += len(different)
-            _note(tally, different, f"{name} of environment {{}} {place}")
+            note(tally, different, f"{name} of environment {{}} {place}")
         tally.episodes += int(np.count_nonzero(ours[2]))
         for i in range(reference.n):
             _compare_infos(tally, f"{place}, environment {i}", ours[3][i], theirs[3][i])
@@ -268,13 +268,14 @@ def same_bits(a: object, b: object) -> bool:
     return bool(a == b)
 
 
-def _compare_observations(
-    tally: Tally, place: str, right: NDArray[np.float32], other: NDArray[np.float32]
+def compare_observations(
+    tally: Tally, place: str, right: NDArray[Any], other: NDArray[Any]
 ) -> None:
+    """Count (n, channels) observations, and those that differ, into a tally."""
     different = [i for i in range(len(right)) if not same_bits(right[i], other[i])]
     tally.observations += len(right)
     tally.identical += len(right) - len(different)
-    _note(tally, different, f"observation of environment {{}} {place}")
+    note(tally, different, f"observation of environment {{}} {place}")
     for i in different:
         a, b = right[i].astype(np.float64), other[i].astype(np.float64)
         gap = np.abs(a - b)
@@ -287,7 +288,7 @@ def _compare_observations(
 def _compare_infos(tally: Tally, place: str, right: Info, other: Info) -> None:
     for key in {**right, **other}:
         if key == "terminal_obs" and key in right and key in other:
-            _compare_observations(
+            compare_observations(
                 tally, f"at its end, {place}", right[key][np.newaxis], other[key][np.newaxis]
             )
         elif key == "terms" and key in right and key in other:
@@ -299,12 +300,13 @@ def _compare_infos(tally: Tally, place: str, right: Info, other: Info) -> None:
                 if not same_bits(right[key].get(term, missing), other[key].get(term, missing))
             ]
             tally.info_mismatches += len(different)
-            _note(tally, different, f"term {{}} {place}")
+            note(tally, different, f"term {{}} {place}")
         elif key not in right or key not in other or not same_bits(right[key], other[key]):
             tally.info_mismatches += 1
-            _note(tally, [key], f"info {{}} {place}")
+            note(tally, [key], f"info {{}} {place}")
 
 
-def _note(tally: Tally, different: Sequence[Any], where: str) -> None:
+def note(tally: Tally, different: Sequence[Any], where: str) -> None:
+    """Remember where the first difference was; {} in `where` stands for what differs."""
     if different and not tally.first:
         tally.first = where.format(different[0])

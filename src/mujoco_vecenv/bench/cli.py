@@ -1,18 +1,20 @@
 """`mjvec bench …`."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.progress import Progress, TaskID
 
-from mujoco_vecenv.bench import kinds, record, report
+from mujoco_vecenv.bench import kinds, record, report, task_windows
+from mujoco_vecenv.bench.subjects import Subject
 from mujoco_vecenv.bench.windows import MODES
 from mujoco_vecenv.engine.budget import thread_budget
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
 from mujoco_vecenv.microduck.rewards import REWARDS
+from mujoco_vecenv.tasks import MICRODUCK, TASKS, make_task
 from mujoco_vecenv.terminal import (
     console,
     new_file,
@@ -23,6 +25,9 @@ from mujoco_vecenv.terminal import (
 )
 
 Kind = Callable[..., None]
+
+SUITE: Final = tuple(name for name in TASKS if name != MICRODUCK)
+"""The tasks that are Gymnasium's."""
 
 
 def add_parser(commands: Any) -> None:
@@ -52,14 +57,37 @@ def add_parser(commands: Any) -> None:
     _numbers(compare, "--workers", [1, 2, 4, 8], "environments, a worker process each")
     _rounds(compare)
 
-    randomization = _kind(
+    suite = _plain_kind(
+        kind, "suite", kinds.suite, "tasks beside Gymnasium's vector environments and EnvPool"
+    )
+    suite.add_argument(
+        "--tasks",
+        choices=TASKS,
+        nargs="+",
+        default=SUITE,
+        metavar="NAME",
+        help="tasks by name (all of Gymnasium's)",
+    )
+    _number(suite, "--n", 64, "environments")
+    _number(suite, "--threads", thread_budget()[0], "threads of ours, EnvPool and mujoco.batch")
+    _rounds(suite)
+    suite.add_argument(
+        "--async-workers",
+        type=positive_integer,
+        metavar="N",
+        help="environments of AsyncVectorEnv, a process each (as many as --n)",
+    )
+
+    randomization = _microduck_kind(
         kind, "randomization", kinds.randomization, "what sensor noise and randomised physics cost"
     )
     _number(randomization, "--threads", thread_budget()[0], "threads")
     _number(randomization, "--n", 64, "environments")
     _rounds(randomization)
 
-    train = _kind(kind, "train", kinds.train, "train the default policy on each backend in turns")
+    train = _microduck_kind(
+        kind, "train", kinds.train, "train the default policy on each backend in turns"
+    )
     _number(train, "--rounds", 5, "counted windows of each contestant, 20 updates each")
 
     scale = _kind(
@@ -85,7 +113,7 @@ def add_parser(commands: Any) -> None:
 def run_kind(
     name: str,
     measure: Kind,
-    config: MicroduckConfig,
+    subject: Subject | Sequence[str],
     settings: dict[str, Any],
     out: Path | None = None,
     strict: bool = False,
@@ -97,7 +125,7 @@ def run_kind(
     Args:
         name: its name.
         measure: the function of `kinds`.
-        config: the environments' configuration.
+        subject: what is measured; for `suite` the tasks.
         settings: the function's keywords.
         out: the JSON file to write, with a PNG beside it; None writes nothing.
         strict: refuse to start on a busy machine.
@@ -105,11 +133,11 @@ def run_kind(
     Returns:
         The exit status.
     """
-    shown = {"variant": config.variant, "reward": config.reward, **settings}
+    shown = {**_describe(subject), **settings}
     with progress_bar("windows") as display:
         run = record.Run(name, shown, _Bar(display, name), strict)
         try:
-            measure(run, config, **settings)
+            measure(run, subject, **settings)
             complete = True
         except KeyboardInterrupt:
             complete = False
@@ -140,18 +168,27 @@ class _Bar:
         self._display.advance(self._task)
 
 
-def _kind(kinds_: Any, name: str, measure: Kind, help_: str) -> argparse.ArgumentParser:
+def _plain_kind(kinds_: Any, name: str, measure: Kind, help_: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = kinds_.add_parser(name, help=help_)
-    parser.add_argument(
-        "--variant",
-        choices=SCENES,
-        default="groundcontact",
-        help="the robot's model (groundcontact)",
-    )
-    parser.add_argument("--reward", choices=REWARDS, default="v2", help="the reward's version (v2)")
     parser.add_argument("--out", type=new_file, help="JSON to write (runs/bench-…); PNG beside it")
     parser.add_argument("--strict", action="store_true", help="refuse to start if CPUs are busy")
     parser.set_defaults(run=_run, measure=measure)
+    return parser
+
+
+def _microduck_kind(kinds_: Any, name: str, measure: Kind, help_: str) -> argparse.ArgumentParser:
+    parser = _plain_kind(kinds_, name, measure, help_)
+    duck = parser.add_argument_group(f"{MICRODUCK} only")
+    duck.add_argument("--variant", choices=SCENES, help="the robot's model (groundcontact)")
+    duck.add_argument("--reward", choices=REWARDS, help="the reward's version (v2)")
+    return parser
+
+
+def _kind(kinds_: Any, name: str, measure: Kind, help_: str) -> argparse.ArgumentParser:
+    parser = _microduck_kind(kinds_, name, measure, help_)
+    parser.add_argument(
+        "--task", help=f"a task's name, a file such as my_task.py, or a module ({MICRODUCK})"
+    )
     return parser
 
 
@@ -176,13 +213,43 @@ def _rounds(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    others = {"command", "kind", "variant", "reward", "out", "strict", "run", "measure"}
+    others = {"command", "kind", "variant", "reward", "task", "tasks", "out", "strict"}
+    others |= {"run", "measure"}
     settings = {name: value for name, value in vars(options).items() if name not in others}
-    config = MicroduckConfig(variant=options.variant, reward=options.reward)
+    subject = _subject(options)
     out = options.out
     if out is None:
         out = Path("runs") / f"bench-{options.kind}-{datetime.now():%Y%m%d-%H%M%S}.json"
-    return run_kind(options.kind, options.measure, config, settings, out, options.strict)
+    return run_kind(options.kind, options.measure, subject, settings, out, options.strict)
+
+
+def _subject(options: argparse.Namespace) -> Subject | Sequence[str]:
+    """Return what is to be measured, once it is known to exist."""
+    if "tasks" in options:
+        for task in options.tasks:
+            make_task(task)
+        return tuple(options.tasks)
+    task = getattr(options, "task", None)
+    given = {
+        name: value
+        for name in ("variant", "reward")
+        if (value := getattr(options, name)) is not None
+    }
+    if task in (None, MICRODUCK):
+        return MicroduckConfig(**{"reward": "v2", **given})
+    if given:
+        raise ValueError(f"--{min(given)} is for {MICRODUCK}, not for task {task}: leave it out")
+    make_task(task)
+    return str(task)
+
+
+def _describe(subject: Subject | Sequence[str]) -> dict[str, Any]:
+    """Return what a record says of what was measured."""
+    if isinstance(subject, MicroduckConfig):
+        return {"variant": subject.variant, "reward": subject.reward}
+    if isinstance(subject, str):
+        return {"task": subject, "steps": task_windows.STEPS}
+    return {"tasks": list(subject), "steps": task_windows.STEPS}
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -1,38 +1,38 @@
 """The benchmarks: which contestants run when, and what a row of each record holds."""
 
 import multiprocessing
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from mujoco_vecenv.archive import digest
+from mujoco_vecenv.bench import task_windows
+from mujoco_vecenv.bench.profile import profile_step
 from mujoco_vecenv.bench.record import Run
-from mujoco_vecenv.bench.windows import (
-    MODES,
-    carried_window,
-    env_window,
+from mujoco_vecenv.bench.subjects import (
+    Subject,
+    episodes_window,
+    make_envs,
     mode_window,
     random_actions,
 )
+from mujoco_vecenv.bench.windows import MODES, Window, carried_window
 from mujoco_vecenv.engine.budget import usable_cpus
-from mujoco_vecenv.microduck import kernels
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.vector.vec_env import VecEnv
 
 
 def sweep(
     run: Run,
-    config: MicroduckConfig,
+    subject: Subject,
     *,
     threads: Sequence[int],
     n: Sequence[int],
@@ -49,11 +49,11 @@ def sweep(
     run.record["reference"] = references
     pairs = [(size, count) for size in n for count in threads]
     run.progress.expect(2 * len(pairs) + 1)
-    reference = mode_window(mode, n[0], 1, config)
+    reference = mode_window(mode, n[0], 1, subject)
     reference()  # not counted: it compiles and warms up
     references.append(run.timed(reference, ref_seconds))
     for size, count in pairs:
-        window = mode_window(mode, size, count, config, allow_overcommit)
+        window = mode_window(mode, size, count, subject, allow_overcommit)
         window()
         row: dict[str, Any] = {"n": size, "threads": count, "windows": {mode: []}}
         run.rows.append(row)
@@ -63,7 +63,7 @@ def sweep(
 
 def layers(
     run: Run,
-    config: MicroduckConfig,
+    subject: Subject,
     *,
     threads: Sequence[int],
     n: Sequence[int],
@@ -76,14 +76,14 @@ def layers(
     for size in n:
         for count in threads:
             contestants = {
-                mode: mode_window(mode, size, count, config, allow_overcommit) for mode in MODES
+                mode: mode_window(mode, size, count, subject, allow_overcommit) for mode in MODES
             }
             run.take_turns({"n": size, "threads": count}, contestants, rounds, seconds)
 
 
 def sustained(
     run: Run,
-    config: MicroduckConfig,
+    subject: Subject,
     *,
     threads: int,
     n: int,
@@ -93,7 +93,7 @@ def sustained(
 ) -> None:
     """Time the whole environment window after window, without a pause."""
     run.progress.expect(windows)
-    window = mode_window("env", n, threads, config, allow_overcommit)
+    window = mode_window("env", n, threads, subject, allow_overcommit)
     window()
     row: dict[str, Any] = {"n": n, "threads": threads, "windows": {"env": []}}
     run.rows.append(row)
@@ -102,19 +102,48 @@ def sustained(
 
 
 def compare(
-    run: Run, config: MicroduckConfig, *, workers: Sequence[int], rounds: int, seconds: float
+    run: Run, subject: Subject, *, workers: Sequence[int], rounds: int, seconds: float
 ) -> None:
     """Time the backends process, batch and sync in turns."""
     backends = ("process", "batch", "sync")
     run.progress.expect(len(workers) * len(backends) * (rounds + 1))
     for n in workers:
         with ExitStack() as stack:
-            contestants = {}
+            contestants: dict[str, Window] = {}
             for backend in backends:
-                envs = stack.enter_context(VecEnv(n, backend=backend, **vars(config)))
-                actions = random_actions(config.episode_steps, n)
-                contestants[backend] = env_window(envs, actions)
+                envs = make_envs(subject, n, backend=backend)
+                stack.callback(envs.close)
+                contestants[backend] = episodes_window(envs)
             run.take_turns({"n": n, "threads": min(n, usable_cpus())}, contestants, rounds, seconds)
+
+
+def suite(
+    run: Run,
+    tasks: Sequence[str],
+    *,
+    n: int,
+    threads: int,
+    rounds: int,
+    seconds: float,
+    async_workers: int | None,
+) -> None:
+    """Time each task beside Gymnasium's vector environments, EnvPool and physics alone, in turns.
+
+    A row's contestants are ours, sync, async, engine, and envpool where EnvPool has the task.
+    """
+    from mujoco_vecenv.bench import rivals  # needs Gymnasium
+
+    workers = async_workers or n
+    pool = rivals.describe_envpool(tasks, n, threads)
+    in_pool = pool["tasks"] if pool else ()
+    run.record["gymnasium"] = version("gymnasium")
+    run.record["envpool"] = pool
+    run.progress.expect((4 * len(tasks) + len(in_pool)) * (rounds + 1))
+    for task in tasks:
+        row = {"task": task, "n": n, "threads": threads, "async_workers": workers}
+        with ExitStack() as stack:
+            contestants = rivals.contestants(task, n, threads, workers, task in in_pool, stack)
+            run.take_turns(row, contestants, rounds, seconds)
 
 
 def train(run: Run, config: MicroduckConfig, *, rounds: int) -> None:
@@ -175,18 +204,18 @@ def randomization(
 
 
 def profile(
-    run: Run, config: MicroduckConfig, *, threads: Sequence[int], n: Sequence[int], steps: int
+    run: Run, subject: Subject, *, threads: Sequence[int], n: Sequence[int], steps: int
 ) -> None:
     """Measure where one step of the batch backend goes."""
     run.progress.expect(len(n) * len(threads))
     for size in n:
         for count in threads:
-            parts = profile_step(size, count, config, steps)
+            parts = profile_step(size, count, subject, steps)
             run.rows.append({"n": size, "threads": count, "us": parts})
             run.progress.advance()
 
 
-def scale(run: Run, config: MicroduckConfig, *, n: Sequence[int]) -> None:
+def scale(run: Run, subject: Subject, *, n: Sequence[int]) -> None:
     """Measure construction, memory, rate and overhead over numbers of environments.
 
     Each number has a process of its own, so that memory is that of its environments alone.
@@ -195,19 +224,20 @@ def scale(run: Run, config: MicroduckConfig, *, n: Sequence[int]) -> None:
     for size in n:
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-            run.rows.append(pool.submit(measure_scale, size, config).result())
+            run.rows.append(pool.submit(measure_scale, size, subject).result())
         run.progress.advance()
 
 
-def measure_scale(n: int, config: MicroduckConfig) -> dict[str, Any]:
+def measure_scale(n: int, subject: Subject) -> dict[str, Any]:
     """Return a row of `scale`: seconds, MiB, env-steps/s and µs."""
-    VecEnv(1, **vars(config)).close()  # compiles, which is no part of constructing n
+    make_envs(subject, 1).close()  # compiles, which is no part of constructing n
     before = psutil.Process().memory_info().rss
     start = time.perf_counter()
-    envs = VecEnv(n, **vars(config))
+    envs = make_envs(subject, n)
     constructed = time.perf_counter() - start
-    steps = min(config.episode_steps, max(10, 40_000 // n))
-    actions = random_actions(steps, n)
+    longest = envs.config.episode_steps if isinstance(envs, VecEnv) else task_windows.STEPS
+    steps = min(longest, max(10, 40_000 // n))
+    actions = random_actions(envs, steps)
     envs.step(actions[0])
     start = time.perf_counter()
     for action in actions:
@@ -221,79 +251,5 @@ def measure_scale(n: int, config: MicroduckConfig) -> dict[str, Any]:
         "resident_mib": resident / 2**20,
         "environments_mib": (resident - before) / 2**20,
         "env_steps_per_s": n * steps / seconds,
-        "us": profile_step(n, 1, config, min(steps, max(5, 8_000 // n))),
+        "us": profile_step(n, 1, subject, min(steps, max(5, 8_000 // n))),
     }
-
-
-def profile_step(n: int, threads: int, config: MicroduckConfig, steps: int) -> dict[str, float]:
-    """Return where one step goes, in µs.
-
-    Two passes over the same steps: one with a clock around the physics alone, one with clocks
-    around the kernels as well, which cost a little themselves.
-
-    Returns:
-        step: all of it; physics: in mujoco.batch; kernels: in the compiled task; python: the rest,
-        by difference; draws: beginning new episodes, averaged over an episode's steps; warm: a
-        step with the physics left out, which finds everything in the caches that physics
-        otherwise empties. Medians over steps, but for draws.
-    """
-    envs = VecEnv(n, threads=threads, **vars(config))
-    batch: Any = envs._envs
-    actions = random_actions(steps, n)
-    physics = [(batch._sims, "step")]
-    compiled = [(kernels, name) for name in ("begin_step", "finish_step", "observe")]
-    start = time.perf_counter()
-    batch._begin(np.arange(n))
-    draws = time.perf_counter() - start
-    envs.reset(seed=0)
-    parts = _time_inside(envs, actions, {"physics": physics})
-    beyond = parts["step"] - parts["physics"]
-    envs.reset(seed=0)
-    parts["kernels"] = _time_inside(envs, actions, {"kernels": compiled})["kernels"]
-    parts["python"] = beyond - parts["kernels"]
-    parts["draws"] = 1e6 * draws / config.episode_steps
-    parts["step"] += parts["draws"]
-    batch._sims.step = lambda substeps: None
-    parts["warm"] = _time_inside(envs, actions, {})["step"]
-    return parts
-
-
-def _time_inside(
-    envs: VecEnv, actions: NDArray[np.float64], parts: dict[str, list[tuple[Any, str]]]
-) -> dict[str, float]:
-    """Return the median µs of a step in which no episode ends, and of parts of it.
-
-    Args:
-        envs: the environments.
-        actions: (steps, n, 14).
-        parts: part to the functions, as (owner, name), whose time it is.
-    """
-    clock = time.perf_counter
-    spent = dict.fromkeys(parts, 0.0)
-
-    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*arguments: Any) -> Any:
-            start = clock()
-            result = function(*arguments)
-            spent[part] += clock() - start
-            return result
-
-        return wrapper
-
-    samples: dict[str, list[float]] = {"step": [], **{part: [] for part in parts}}
-    with ExitStack() as stack:
-        for part, functions in parts.items():
-            for owner, name in functions:
-                original = getattr(owner, name)
-                stack.callback(setattr, owner, name, original)
-                setattr(owner, name, timed(part, original))
-        for action in actions:
-            spent.update(dict.fromkeys(parts, 0.0))
-            start = clock()
-            _, _, done, _ = envs.step(action)
-            step = clock() - start
-            if not done.any():
-                samples["step"].append(step)
-                for part, seconds in spent.items():
-                    samples[part].append(seconds)
-    return {part: 1e6 * statistics.median(values) for part, values in samples.items()}

@@ -1,4 +1,4 @@
-"""What is timed: windows in which a contestant steps all its environments through one episode.
+"""What is timed of the Microduck: windows in which a contestant steps all through one episode.
 
 Every window begins with all robots standing and ends when their episodes do. Initial noise, pushes
 and random actions are the same kind for all, with and without a task, so that each contestant steps
@@ -91,6 +91,17 @@ def carried_window(n: int, threads: int, config: MicroduckConfig, carried: bool)
     return window
 
 
+def in_threads(loop: Callable[[range], None], n: int, threads: int) -> None:
+    """Run a loop over n simulations in Python threads, each over its share of them."""
+    shares = [range(k, n, threads) for k in range(threads)]
+    workers = [threading.Thread(target=loop, args=(share,)) for share in shares[1:]]
+    for worker in workers:
+        worker.start()
+    loop(shares[0])
+    for worker in workers:
+        worker.join()
+
+
 def _pushes(episodes: list[Episode]) -> dict[int, list[tuple[int, NDArray[np.float64]]]]:
     """Return step to the environments pushed before it, and what their velocities gain."""
     pushes: dict[int, list[tuple[int, NDArray[np.float64]]]] = {}
@@ -146,13 +157,7 @@ def _bare(
                 mujoco.mj_step(model, datas[i], SUBSTEPS)
 
     def window() -> int:
-        shares = [range(k, n, threads) for k in range(threads)]
-        workers = [threading.Thread(target=loop, args=(share,)) for share in shares[1:]]
-        for worker in workers:
-            worker.start()
-        loop(shares[0])
-        for worker in workers:
-            worker.join()
+        in_threads(loop, n, threads)
         return int(steps * n)
 
     return window

@@ -8,7 +8,12 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from mujoco_vecenv.engine.contact_forces import FIELD, leaves_contact_forces, model_with_contact_forces
+from mujoco_vecenv.engine.actions import check_finite
+from mujoco_vecenv.engine.contact_forces import (
+    FIELD,
+    leaves_contact_forces,
+    model_with_contact_forces,
+)
 from mujoco_vecenv.engine.lean import lean_model
 from mujoco_vecenv.engine.loops import call_source, compile_loop
 from mujoco_vecenv.engine.simulations import Simulations
@@ -16,8 +21,17 @@ from mujoco_vecenv.engine.task import DERIVED, STATE, Task, arguments, row
 from mujoco_vecenv.engine.twin import rehearse
 
 _NO_LIMIT: Final = 2**62
-_NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "efc_", "ncon", "site_")
+_NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "bvh_", "ncon", "site_")
 """Beginnings of the names of fields that a lean model has fewer of."""
+
+
+_FINITE: Final = """\
+    for k in range(len(ids)):
+        for j in range(action.shape[1]):
+            if not isfinite(action[ids[k], j]):
+                return -1
+"""
+"""How a loop begins that refuses actions before anything changes."""
 
 
 @dataclass(slots=True)
@@ -52,7 +66,7 @@ class TaskEnvs:
         threads: threads for the physics. Results do not depend on it.
 
     Attributes:
-        rngs: a generator for each environment, from which `begin` draws.
+        rngs: a generator for each environment, from which `begin` draws; see `seed`.
         elapsed: (n,) control steps done in each episode.
         columns: the task's columns, a row per environment.
         low, high: the actions' limits, float32.
@@ -69,14 +83,17 @@ class TaskEnvs:
         full = mujoco.MjModel.from_xml_path(str(task.model))
         self.low, self.high = task.limits(full)
         self.timestep = float(full.opt.timestep)
+        fields = [name for name in task.model_fields if not name.startswith("geom_")]
         if FIELD in task.reads:
             model = model_with_contact_forces(task.model)
-        elif any(name.startswith(_NEEDS_ALL) for name in task.reads):
+        elif any(name.startswith(_NEEDS_ALL) for name in (*task.reads, *fields)):
             model = full
         else:
-            model = lean_model(full, task.model)
+            keep = any(name.startswith("geom_") for name in task.model_fields)
+            model = lean_model(full, task.model, keep)
         self.sims = Simulations(model, n, threads, task.keyframe_id(model), task.stage)
         self.rngs: list[np.random.Generator] = [np.random.default_rng() for _ in range(n)]
+        self._begun = np.zeros(n, np.bool_)  # whether an episode drawn from its generator runs
         self.elapsed = np.zeros(n, np.int64)
         self.columns = task.new_columns(n)
         self.all = np.arange(n)
@@ -90,7 +107,8 @@ class TaskEnvs:
         task, sims = self.task, self.sims
         rows = {"action": "action[i]", "obs": "obs[i]", "elapsed": "elapsed[i]"}
         rows |= {"params": "params[0]", "info": "info[i]"}
-        rows |= {name: f"{name}[i]" for name in (*DERIVED, *self.columns)}
+        rows |= {name: f"{name}[i]" for name in DERIVED}
+        rows |= {name: f"column_{name}[i]" for name in self.columns}  # any name will do
         rows |= {name: sims.row_source(name) for name in STATE}
         control = _Loop(
             task, rows, self._find, [("control", task.control, "")], given=("action", "info")
@@ -107,8 +125,8 @@ class TaskEnvs:
         given = ("action", "info", "obs", "rewards", "terminated", "truncated", "limit")
         finish = _Loop(task, rows, self._find, after, given)
         begin = _Loop(task, rows, self._find, [after[-2], after[-1]], given=("info", "obs"))
-        if not leaves_contact_forces(sims.model):
-            begin.replace(FIELD, np.zeros)
+        if FIELD in task.reads and not leaves_contact_forces(sims.model):
+            begin.replace(FIELD, np.zeros_like(sims.field(FIELD)))
         self._control, self._finish, self._begin = control, finish, begin
         # Compiled now, for the dtype that actions are announced in.
         none = self.all[:0]
@@ -126,8 +144,8 @@ class TaskEnvs:
             return self._params
         if name == "elapsed":
             return self.elapsed
-        if name in self.columns:
-            return self.columns[name]
+        if name.startswith("column_"):
+            return self.columns[name.removeprefix("column_")]
         return self.sims.field(name)
 
     def _new_step(self, make: Callable[..., NDArray[Any]]) -> Step:
@@ -137,9 +155,20 @@ class TaskEnvs:
             make(n),
             make(n, np.bool_),
             make(n, np.bool_),
-            make(n, task.info_dtype),
+            np.zeros(n, task.info_dtype),  # a function may leave some unwritten
             0,
         )
+
+    def seed(self, i: int, seed: int | None) -> None:
+        """Give environment i a new generator, seeded by the system for None."""
+        self.rngs[i] = np.random.default_rng(seed)
+        self._begun[i] = False
+
+    def set_column(self, name: str, column: NDArray[Any]) -> None:
+        """Put another array of the same dtype and dimensions in a column's place."""
+        self.columns[name] = column
+        for loop in (self._control, self._finish, self._begin):
+            loop.replace(f"column_{name}", column)
 
     def begin(self, ids: NDArray[np.int64], obs: NDArray[Any], infos: NDArray[Any]) -> None:
         """Draw new episodes for some environments.
@@ -149,30 +178,60 @@ class TaskEnvs:
             obs: takes their first observations, in their rows.
             infos: takes what a reset tells, in their rows.
         """
-        self.sims.reset(ids)
-        for column in self.columns.values():
-            column[ids] = np.zeros((), column.dtype)
-        names = arguments(self.task.reset)
-        arrays = {n: self._reset_array(n) for n in names if n not in ("rng", "params")}
+        if self.task.leave is not None:
+            for i in ids[self._begun[ids]].tolist():
+                self._call(self.task.leave, i)
+        self.clear(ids)
         for i in ids.tolist():
             for name, field in self._model_fields.items():
                 field[i] = self._nominal[name]
-            values = {name: row(array, i) for name, array in arrays.items()}
-            if "rng" in names:
-                values["rng"] = self.rngs[i]
-            if "params" in names:
-                values["params"] = row(self._params, 0)
-            self.task.reset(**values)
+            self._call(self.task.reset, i)
+        if self.task.recompute_constants:
+            self.sims.recompute_constants(ids)
+        self._begun[ids] = True
         self.started(ids, obs, infos)
 
-    def _reset_array(self, name: str) -> NDArray[Any]:
-        return self._model_fields[name] if name in self._model_fields else self._find(name)
+    def clear(self, ids: NDArray[np.int64]) -> None:
+        """Put environments back to where episodes begin, their columns to zero."""
+        self.sims.reset(ids)
+        for column in self.columns.values():
+            column[ids] = np.zeros((), column.dtype)
+
+    def _call(self, function: Callable[..., Any], i: int) -> None:
+        """Call a function that is plain Python for environment i."""
+        values: dict[str, Any] = {}
+        for name in arguments(function):
+            if name == "rng":
+                values[name] = self.rngs[i]
+            elif name == "elapsed":
+                values[name] = int(self.elapsed[i])
+            elif name == "params":
+                values[name] = row(self._params, 0)
+            elif name == "fields":
+                values[name] = {field: array[i] for field, array in self._model_fields.items()}
+            elif name in self._model_fields:
+                values[name] = self._model_fields[name][i]
+            elif name in self.columns:
+                values[name] = row(self.columns[name], i)
+            else:
+                values[name] = self.sims.field(name)[i]
+        function(**values)
 
     def started(self, ids: NDArray[np.int64], obs: NDArray[Any], infos: NDArray[Any]) -> None:
         """Count episodes from 0 whose first states have been written; see `begin`."""
         self.elapsed[ids] = 0
         if self.task.reads:
             self.sims.forward(ids)
+        self.observe(ids, obs, infos)
+
+    def observe(self, ids: NDArray[np.int64], obs: NDArray[Any], infos: NDArray[Any]) -> None:
+        """Write what some environments tell and observe in their present states.
+
+        Args:
+            ids: the environments, ascending.
+            obs: takes their observations, in their rows.
+            infos: takes what `describe` tells, in their rows.
+        """
         self._begin(ids, infos, obs)
 
     def step(self, actions: NDArray[Any], ids: NDArray[np.int64] | None = None) -> Step:
@@ -186,11 +245,13 @@ class TaskEnvs:
             The step, in arrays of its own. Rows of environments that were not stepped are zero.
 
         Raises:
+            ActionError: an action is not finite; nothing has moved.
             PhysicsError: MuJoCo raised in some environments.
         """
         step = self._new_step(np.empty if ids is None else np.zeros)
         rows = self.all if ids is None else ids
-        self._control(rows, actions, step.infos)
+        if self._control(rows, actions, step.infos) < 0:
+            check_finite(actions)
         self.sims.step(self.task.substeps, ids)
         step.over = self._finish_step(rows, actions, step)
         return step
@@ -247,6 +308,7 @@ class _Loop:
             fixed.append("elapsed")
         source = (
             f"def loop(ids, {', '.join((*given, *fixed))}):\n"
+            f"{_FINITE if 'action' in given and 'obs' not in given else ''}"
             "    over = 0\n"
             "    for k in range(len(ids)):\n"
             "        i = ids[k]\n"
@@ -257,10 +319,10 @@ class _Loop:
         self._fixed = tuple(find(name) for name in fixed)
         self._loop = compile_loop(task.name, source, functions)
 
-    def replace(self, name: str, make: Callable[..., NDArray[Any]]) -> None:
-        """Give the loop another array in place of a fixed one."""
+    def replace(self, name: str, other: NDArray[Any]) -> None:
+        """Give the loop another array in place of a fixed one, if it takes that."""
         self._fixed = tuple(
-            make(array.shape, array.dtype) if name == given else array
+            other if name == given else array
             for given, array in zip(self._fixed_names, self._fixed, strict=True)
         )
 

@@ -41,7 +41,7 @@ _MAY_DIFFER: Final = (
 )
 
 
-def lean_model(full: mujoco.MjModel, path: Path) -> mujoco.MjModel:
+def lean_model(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> mujoco.MjModel:
     """Compile a model again without the parts that cost time and never touch the state.
 
     Sensors are dropped, and so are geoms that can touch nothing, displace no fluid and give their
@@ -50,11 +50,12 @@ def lean_model(full: mujoco.MjModel, path: Path) -> mujoco.MjModel:
     Args:
         full: the model, compiled from `path`.
         path: its MJCF file.
+        keep_geoms: keep every geom, so that geoms keep their ids, too.
 
     Returns:
         The lean model. Bodies, joints, actuators and keyframes keep their ids and addresses.
     """
-    for without_geoms in (True, False):
+    for without_geoms in (False,) if keep_geoms else (True, False):
         spec = mujoco.MjSpec.from_file(str(path))
         for sensor in list(spec.sensors):
             spec.delete(sensor)

@@ -19,6 +19,7 @@ comes before the physics of a step, `reward`, `terminated`, `describe` and `obse
 functions in plain Python on one MjData.
 """
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from typing import Any, Final
 
 import mujoco
 import numpy as np
-from mujoco.batch import DATA_FIELDS
+from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 from numpy.typing import DTypeLike, NDArray
 
 from mujoco_vecenv.checks import check_integer, closest
@@ -39,7 +40,14 @@ STATE: Final = (
 )
 """Fields of MjData that a simulation consists of, and that functions can write."""
 
-DERIVED: Final = tuple(sorted(DATA_FIELDS - {*STATE, "eq_active", "history", "plugin_state"}))
+_UNREADABLE: Final = (
+    *("eq_active", "history", "plastic", "plugin_state"),
+    *("cacc", "cfrc_int", "energy", "qfrc_inverse", "solver_fwdinv"),
+    *("subtree_angmom", "subtree_linvel"),
+)
+"""Fields of MjData that a step does not compute, or not always."""
+
+DERIVED: Final = tuple(sorted(DATA_FIELDS - {*STATE, *_UNREADABLE}))
 """Fields of MjData that follow from the state."""
 
 ACTION: Final = "action"
@@ -95,7 +103,13 @@ class Task:
         keyframe: name of the keyframe that `reset` starts from, or None.
         stage: stages to compute at the new state after the physics. None leaves derived fields as
             mj_step does, one physics step behind the state.
-        model_fields: fields of MjModel that `reset` gives each environment values of its own.
+        model_fields: fields of MjModel that `reset` gives each environment values of its own, as
+            arguments of their names, or all of them in the mapping `fields`. They are the model's
+            own before. What MuJoCo derives from them when it compiles a model stays as it is,
+            unless `recompute_constants`.
+        recompute_constants: derive it anew for each episode, as mj_setConst does.
+        leave: called before a running episode is given up for a new one from the same generator,
+            in plain Python, with any of `rng`, `elapsed`, `params` and the columns.
 
     Raises:
         TaskError: something does not fit. The message names the task and the place.
@@ -122,19 +136,35 @@ class Task:
     keyframe: str | None = None
     stage: mujoco.mjtStage | None = None
     model_fields: tuple[str, ...] = ()
+    recompute_constants: bool = False
+    leave: Callable[..., None] | None = None
 
     def __post_init__(self) -> None:
         for name in ("substeps", "observations"):
             check_integer(f"task {self.name}: {name}", getattr(self, name), 1)
         if self.episode_steps is not None:
             check_integer(f"task {self.name}: episode_steps", self.episode_steps, 1)
-        if not self.model.is_file():
+        if not Path(self.model).is_file():
             raise TaskError(f"task {self.name}: there is no model {str(self.model)!r}")
+        for name in self.model_fields:
+            if name not in MODEL_FIELDS or "." in name:
+                raise TaskError(
+                    f"task {self.name}: {name!r} in model_fields is no field of MjModel that an "
+                    f"environment can have of its own{_hint(name, MODEL_FIELDS)}"
+                )
+        taken = {*DATA_FIELDS, *self.model_fields, *_RUNNING, "action", "obs", "rng", "fields"}
         for name in self.columns:
-            if name in DATA_FIELDS or name in (*_RUNNING, "action", "obs", "rng"):
+            if name in taken:
                 raise TaskError(
                     f"task {self.name}: column {name!r} needs another name: it is taken"
                 )
+            for key in self._dtype(f"column {name!r}", self.columns[name]).names or ():
+                self._check_attribute(f"field {key!r} of column {name!r}", key)
+        for name in self.params:
+            self._check_attribute(f"param {name!r}", name)
+        for name, spec in self.info.items():
+            self._check_attribute(f"info {name!r}", name)
+            self._dtype(f"info {name!r}", spec)
         for name in self.reset_info:
             if name not in self.info:
                 raise TaskError(f"task {self.name}: reset_info {name!r} is no key of info")
@@ -145,7 +175,25 @@ class Task:
         self._check("terminated", (*after, "action"))
         self._check("describe", after)
         self._check("observe", (*after, "obs"))
-        self._check("reset", (*STATE, *self.columns, *self.model_fields, "params", "rng"))
+        kept = (*self.columns, "params", "rng")
+        self._check("reset", (*STATE, *kept, *self.model_fields, "fields"))
+        if self.leave is not None:
+            self._check("leave", (*kept, "elapsed"))
+
+    def _dtype(self, what: str, spec: DTypeLike) -> np.dtype[Any]:
+        if isinstance(spec, str) and spec == ACTION:
+            return np.dtype(np.float64)
+        try:
+            return np.dtype(spec)
+        except TypeError as error:
+            raise TaskError(f"task {self.name}: {what} is {spec!r}, no numpy dtype") from error
+
+    def _check_attribute(self, what: str, name: str) -> None:
+        if hasattr(np.record, name):
+            raise TaskError(
+                f"task {self.name}: {what} needs another name: NumPy's records have an attribute "
+                "of that name"
+            )
 
     def _check(self, role: str, known: Iterable[str]) -> None:
         function = getattr(self, role)
@@ -167,10 +215,12 @@ class Task:
                     "follows from the state, which has yet to change: read it in describe() and "
                     "keep what you need in a column"
                 )
-            elif name in ("action", "obs", "rng", "info"):
+            elif name in _UNREADABLE:
+                why = "a step does not compute: a sensor in the model might"
+            elif name in (*_RUNNING, "action", "obs", "rng", *self.model_fields):
                 why = f"is not for {role}()"
             else:
-                why = f"is neither a field of MjData nor a column{closest(name, known)}"
+                why = f"is neither a field of MjData nor a column{_hint(name, known)}"
             raise TaskError(
                 f"task {self.name}: {place(function)} has the argument {name!r}, which {why}"
             )
@@ -224,10 +274,7 @@ class Task:
     @cached_property
     def info_dtype(self) -> np.dtype[Any]:
         """The record of what an environment tells; what has the action's dtype is float64 here."""
-        fields = [
-            (name, np.dtype(np.float64 if isinstance(spec, str) and spec == ACTION else spec))
-            for name, spec in self.info.items()
-        ]
+        fields = [(name, self._dtype(f"info {name!r}", spec)) for name, spec in self.info.items()]
         return np.dtype(fields, align=True)
 
     def limits(self, model: mujoco.MjModel) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -256,6 +303,12 @@ class Task:
                 f"task {self.name}: {self.model} has no keyframe {self.keyframe!r}{hint}"
             )
         return number
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    """Return a hint at the closest of many names, if there is a close one."""
+    close = difflib.get_close_matches(name, sorted(names), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def arguments(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mujoco_vecenv.checks import check_integer
+from mujoco_vecenv.engine.actions import as_actions, check_finite
 from mujoco_vecenv.engine.contact_forces import FIELD
-from mujoco_vecenv.engine.task import ACTION, Task, TaskError, arguments, row
+from mujoco_vecenv.engine.task import ACTION, Task, TaskError, arguments, place, row
 from mujoco_vecenv.infos import Info
 
 
@@ -39,7 +40,16 @@ class TaskEnv:
         self.columns = task.new_columns(1)
         self._params = row(task.params_record(), 0)
         self._keyframe = task.keyframe_id(self.model)
-        self._nominal = {name: getattr(self.model, name).copy() for name in task.model_fields}
+        names = task.model_fields
+        if task.recompute_constants:  # which touches any of them
+            arrays = {name: getattr(self.model, name) for name in dir(self.model)}
+            names = tuple(
+                name
+                for name, array in arrays.items()
+                if isinstance(array, np.ndarray) and array.flags.writeable
+            )
+        self._nominal = {name: getattr(self.model, name).copy() for name in names}
+        self._begun = False
 
     def reset(self, seed: int | None = None) -> tuple[NDArray[Any], Info]:
         """Begin an episode.
@@ -50,6 +60,8 @@ class TaskEnv:
         Returns:
             The observation and what a reset tells.
         """
+        if self._begun and seed is None and self.task.leave is not None:
+            self._run(self.task.leave, rng=self.rng)
         if seed is not None:
             self.rng = np.random.default_rng(check_integer("seed", seed, 0))
         elif self.rng is None:
@@ -64,7 +76,10 @@ class TaskEnv:
             getattr(self.model, name)[:] = nominal
         self.elapsed = 0
         fields = {name: getattr(self.model, name) for name in self.task.model_fields}
-        self._run(self.task.reset, rng=self.rng, **fields)
+        self._run(self.task.reset, rng=self.rng, fields=fields, **fields)
+        if self.task.recompute_constants:
+            mujoco.mj_setConst(self.model, mujoco.MjData(self.model))
+        self._begun = True
         mujoco.mj_forward(self.model, self.data)
         info = row(self.task.new_infos(1), 0)
         self._run(self.task.describe, info=info)
@@ -83,25 +98,47 @@ class TaskEnv:
         if self.rng is None:
             raise RuntimeError("step() before the first reset(): call reset() to begin an episode")
         action = as_actions(action, self.low.shape)
+        check_finite(action)
         info = row(self.task.new_infos(1), 0)
         self._run(self.task.control, action=action, info=info)
         mujoco.mj_step(self.model, self.data, self.task.substeps)
         if FIELD in self.task.reads:
             mujoco.mj_rnePostConstraint(self.model, self.data)
-        if self.task.stage is not None:
-            mujoco.mj_forward(self.model, self.data)
-        reward = float(self._run(self.task.reward, action=action, info=info))
-        terminated = bool(self._run(self.task.terminated, action=action, info=info))
+        self._compute(self.task.stage)
+        reward = self._result(float, self.task.reward, action=action, info=info)
+        terminated = self._result(bool, self.task.terminated, action=action, info=info)
         self.elapsed += 1
         truncated = self.task.episode_steps is not None and self.elapsed >= self.task.episode_steps
         self._run(self.task.describe, info=info)
         obs = self._observe(info)
         return obs, reward, terminated, truncated, told(self.task, info, action.dtype)
 
+    def _compute(self, stage: mujoco.mjtStage | None) -> None:
+        """Compute the stages up to one at the present state, as a batch does."""
+        model, data = self.model, self.data
+        if stage == mujoco.mjtStage.mjSTAGE_ACC:
+            mujoco.mj_forward(model, data)
+        elif stage in (mujoco.mjtStage.mjSTAGE_POS, mujoco.mjtStage.mjSTAGE_VEL):
+            mujoco.mj_fwdPosition(model, data)
+            mujoco.mj_sensorPos(model, data)
+            if stage == mujoco.mjtStage.mjSTAGE_VEL:
+                mujoco.mj_fwdVelocity(model, data)
+                mujoco.mj_sensorVel(model, data)
+
     def _observe(self, info: Any) -> NDArray[Any]:
         obs: NDArray[Any] = np.full(self.task.observations, np.nan, self.task.observation_dtype)
         self._run(self.task.observe, obs=obs, info=info)
         return obs
+
+    def _result(self, kind: type, function: Callable[..., Any], **values: Any) -> Any:
+        """Call a function and return its number or truth as Python's own."""
+        value = self._run(function, **values)
+        if np.ndim(value) or np.asarray(value).dtype.kind not in "fiub":
+            raise TaskError(
+                f"task {self.task.name}: {place(function)} must return a {kind.__name__}, got "
+                f"{value!r}"
+            )
+        return kind(value)
 
     def _run(self, function: Callable[..., Any], **values: Any) -> Any:
         """Call a function with what its arguments name."""
@@ -117,29 +154,6 @@ class TaskEnv:
             else:
                 values[name] = getattr(self.data, name)
         return function(**{name: values[name] for name in arguments(function)})
-
-
-def as_actions(actions: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return actions as a contiguous float32 or float64 array.
-
-    Raises:
-        TypeError: not real numbers.
-        ValueError: another shape, or not finite.
-    """
-    try:
-        array = np.asarray(actions)
-    except ValueError as error:  # rows of different lengths
-        raise ValueError(f"actions must have shape {shape}: {error}") from error
-    if array.dtype.kind not in "fiu":
-        raise TypeError(f"actions must be real numbers, got dtype {array.dtype}")
-    if array.dtype != np.float32:
-        array = array.astype(np.float64, copy=False)
-    if array.shape != shape:
-        raise ValueError(f"actions must have shape {shape}, got {array.shape}")
-    if not np.isfinite(array).all():
-        where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
-        raise ValueError(f"actions must be finite, got {array[where]} at {where}")
-    return np.ascontiguousarray(array)
 
 
 def rehearse(task: Task, steps: int = 2) -> None:

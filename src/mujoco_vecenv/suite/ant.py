@@ -17,6 +17,23 @@ from mujoco_vecenv.suite.common import (
     observe_state,
 )
 
+CASES = (
+    {
+        "frame_skip": 3,
+        "forward_reward_weight": 1.7,
+        "ctrl_cost_weight": 0.013,
+        "contact_cost_weight": 0.017,
+        "healthy_reward": 0.7,
+        "main_body": "back_leg",
+        "healthy_z_range": (0.3, 0.9),
+        "contact_force_range": (-0.31, 0.57),
+        "reset_noise_scale": 0.2,
+        "exclude_current_positions_from_observation": False,
+    },
+    {"terminate_when_unhealthy": False, "include_cfrc_ext_in_observation": False},
+)
+"""Options beside the defaults for which the contract holds it against Gymnasium's."""
+
 
 def healthy(qpos: Any, qvel: Any, params: Any) -> bool:
     """Whether the state is finite and the height within its range, limits included."""

@@ -14,6 +14,17 @@ from mujoco_vecenv.suite.common import (
     remember_x,
 )
 
+CASES = (
+    {
+        "frame_skip": 3,
+        "forward_reward_weight": 1.7,
+        "ctrl_cost_weight": 0.37,
+        "reset_noise_scale": 0.3,
+        "exclude_current_positions_from_observation": False,
+    },
+)
+"""Options beside the defaults for which the contract holds it against Gymnasium's."""
+
 
 def reward(qpos: Any, action: Any, before: Any, info: Any, params: Any) -> Any:
     """Reward speed along x less the cost of control."""

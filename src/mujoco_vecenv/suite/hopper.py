@@ -18,6 +18,22 @@ from mujoco_vecenv.suite.common import (
     within,
 )
 
+CASES = (
+    {
+        "frame_skip": 2,
+        "forward_reward_weight": 0.3,
+        "ctrl_cost_weight": 0.013,
+        "healthy_reward": 2.3,
+        "healthy_state_range": (-3.3, 4.1),
+        "healthy_z_range": (0.8, 1.5),
+        "healthy_angle_range": (-0.4, 0.1),
+        "reset_noise_scale": 0.05,
+        "exclude_current_positions_from_observation": False,
+    },
+    {"terminate_when_unhealthy": False},
+)
+"""Options beside the defaults for which the contract holds it against Gymnasium's."""
+
 
 def healthy(qpos: Any, qvel: Any, params: Any) -> bool:
     """Whether height, angle and the rest of the state are within their ranges."""

@@ -17,6 +17,28 @@ from mujoco_vecenv.suite.common import (
     within,
 )
 
+CASES = (
+    {
+        "frame_skip": 3,
+        "forward_reward_weight": 0.7,
+        "ctrl_cost_weight": 0.013,
+        "contact_cost_weight": 0.003,
+        "contact_cost_range": (0.1, 2.0),
+        "healthy_reward": 2.7,
+        "healthy_z_range": (0.7, 1.5),
+        "reset_noise_scale": 0.05,
+        "exclude_current_positions_from_observation": False,
+    },
+    {
+        "terminate_when_unhealthy": False,
+        "include_cinert_in_observation": False,
+        "include_cvel_in_observation": False,
+        "include_qfrc_actuator_in_observation": False,
+        "include_cfrc_ext_in_observation": False,
+    },
+)
+"""Options beside the defaults for which the contract holds it against Gymnasium's."""
+
 
 def mass_center(xipos: Any, params: Any, out: Any) -> None:
     """Write the centre of mass of all bodies."""

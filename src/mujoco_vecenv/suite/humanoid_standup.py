@@ -10,6 +10,25 @@ from mujoco_vecenv.engine.task import Task
 from mujoco_vecenv.suite.common import load, uniform_state
 from mujoco_vecenv.suite.humanoid import describe_tendons, impact_cost, observe, shown
 
+CASES = (
+    {
+        "frame_skip": 3,
+        "uph_cost_weight": 3.3,
+        "ctrl_cost_weight": 0.013,
+        "impact_cost_weight": 0.003,
+        "impact_cost_range": (0.1, 2.0),
+        "reset_noise_scale": 0.05,
+        "exclude_current_positions_from_observation": False,
+    },
+    {
+        "include_cinert_in_observation": False,
+        "include_cvel_in_observation": False,
+        "include_qfrc_actuator_in_observation": False,
+        "include_cfrc_ext_in_observation": False,
+    },
+)
+"""Options beside the defaults for which the contract holds it against Gymnasium's."""
+
 
 def reward(qpos: Any, ctrl: Any, cfrc_ext: Any, info: Any, params: Any) -> Any:
     """Reward height, and the step itself, less the costs of control and impacts."""

@@ -14,6 +14,17 @@ from mujoco_vecenv.suite.common import (
     uniform_state,
 )
 
+CASES = (
+    {
+        "frame_skip": 7,
+        "forward_reward_weight": 1.9,
+        "ctrl_cost_weight": 0.0123,
+        "reset_noise_scale": 0.7,
+        "exclude_current_positions_from_observation": False,
+    },
+)
+"""Options beside the defaults for which the contract holds it against Gymnasium's."""
+
 
 def control(action: Any, qpos: Any, ctrl: Any, before: Any) -> None:
     """Control the actuators by the action, and keep the position in the plane."""

@@ -17,6 +17,21 @@ from mujoco_vecenv.suite.common import (
     upright,
 )
 
+CASES = (
+    {
+        "frame_skip": 3,
+        "forward_reward_weight": 0.3,
+        "ctrl_cost_weight": 0.013,
+        "healthy_reward": 2.3,
+        "healthy_z_range": (0.9, 1.5),
+        "healthy_angle_range": (-0.4, 0.6),
+        "reset_noise_scale": 0.05,
+        "exclude_current_positions_from_observation": False,
+    },
+    {"terminate_when_unhealthy": False},
+)
+"""Options beside the defaults for which the contract holds it against Gymnasium's."""
+
 
 def reward(qpos: Any, action: Any, before: Any, info: Any, params: Any) -> Any:
     """Reward speed along x and health less the cost of control."""

@@ -1,11 +1,12 @@
 """`mjvec train`, and what becomes of a policy: eval, gap, baseline, compare-runs, export."""
 
 import argparse
+import ast
 import json
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import datetime
@@ -21,6 +22,7 @@ from mujoco_vecenv import machine
 from mujoco_vecenv.archive import digest
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
 from mujoco_vecenv.microduck.rewards import REWARDS
+from mujoco_vecenv.tasks import MICRODUCK
 from mujoco_vecenv.terminal import (
     console,
     new_file,
@@ -32,6 +34,7 @@ from mujoco_vecenv.terminal import (
 )
 from mujoco_vecenv.train import compare, evaluate, export, policy, report
 from mujoco_vecenv.train.config import PRESETS, PPOConfig
+from mujoco_vecenv.train.environments import EnvConfig, TaskConfig, describe
 from mujoco_vecenv.train.folder import CURVE, Line, RunConfig, read_checkpoint, read_log
 from mujoco_vecenv.vector.vec_env import BACKENDS
 
@@ -44,6 +47,14 @@ def add_parsers(commands: Any) -> None:
     train = commands.add_parser(
         "train", help="train a policy with PPO", argument_default=argparse.SUPPRESS
     )
+    train.add_argument(
+        "--task",
+        metavar="TASK",
+        help="what to learn: a name such as HalfCheetah-v5, a file such as my_task.py, or a module "
+        f"({MICRODUCK}). The policy's actions are clipped to [-1, 1] and mapped onto the limits "
+        "that the task announces; where there are none, they are passed as they are",
+    )
+    _task_option(train)
     presets = "; ".join(f"{name}: {preset.doc}" for name, preset in PRESETS.items())
     train.add_argument(
         "--preset", choices=PRESETS, help=f"where the values below begin (default). {presets}"
@@ -55,15 +66,16 @@ def add_parsers(commands: Any) -> None:
             metavar="N" if option.type is int else "X",
             help=f"{option.metadata['doc']} ({option.default})",
         )
-    train.add_argument("--variant", choices=SCENES, help="the robot's model (groundcontact)")
-    train.add_argument("--reward", choices=REWARDS, help="the reward's version (v2)")
-    train.add_argument("--dr", action="store_true", help="domain randomisation and sensor noise")
-    train.add_argument("--episode-steps", type=int, metavar="N", help="control steps (250)")
-    train.add_argument("--n-pushes", type=int, metavar="N", help="pushes in an episode (3)")
-    train.add_argument(
+    duck = train.add_argument_group(f"{MICRODUCK} only")
+    duck.add_argument("--variant", choices=SCENES, help="the robot's model (groundcontact)")
+    duck.add_argument("--reward", choices=REWARDS, help="the reward's version (v2)")
+    duck.add_argument("--dr", action="store_true", help="domain randomisation and sensor noise")
+    duck.add_argument("--episode-steps", type=int, metavar="N", help="control steps (250)")
+    duck.add_argument("--n-pushes", type=int, metavar="N", help="pushes in an episode (3)")
+    duck.add_argument(
         "--push-speed", type=float, nargs=2, metavar="X", help="least and most, m/s (0.15 0.45)"
     )
-    train.add_argument(
+    duck.add_argument(
         "--init-noise", type=float, metavar="X", help="noise on the first angles, rad (0.02)"
     )
     train.add_argument("--seed", type=int, help="seed of everything drawn (0)")
@@ -90,8 +102,10 @@ def add_parsers(commands: Any) -> None:
     train.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard")
     train.set_defaults(run=_train)
 
-    eval_ = _evaluation(commands, "eval", "evaluate a policy against holding the STAND pose")
-    eval_.add_argument("policy", type=Path, help="a policy's file, or the folder of its run")
+    eval_ = _evaluation(
+        commands, "eval", "evaluate a policy against holding the STAND pose, or random actions"
+    )
+    _policy_options(eval_)
     _environment_options(eval_)
     eval_.set_defaults(run=_eval)
 
@@ -111,13 +125,39 @@ def add_parsers(commands: Any) -> None:
     compare.set_defaults(run=_compare)
 
     export = commands.add_parser("export", help="write a policy as an ONNX file")
-    export.add_argument("policy", type=Path, help="a policy's file, or the folder of its run")
+    _policy_options(export)
     export.add_argument("--out", type=new_file, help="ONNX to write (beside the policy)")
     export.set_defaults(run=_export)
 
 
 def _number_or_none(text: str) -> float | None:
     return None if text == "none" else float(text)
+
+
+def _name_and_value(text: str) -> tuple[str, Any]:
+    """Read a task's option: Python's value where it is one, and otherwise the text."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _task_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--option",
+        type=_name_and_value,
+        action="append",
+        metavar="NAME=VALUE",
+        help="an option of the task, such as reset_noise_scale=0.2; can be repeated",
+    )
+
+
+def _policy_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("policy", type=Path, help="a policy's file, or the folder of its run")
+    parser.add_argument("--task", help="where its task's file lies, if it has moved")
 
 
 def _evaluation(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
@@ -144,6 +184,7 @@ def _environment_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", choices=SCENES, help="the robot's model (as trained)")
     parser.add_argument("--reward", choices=REWARDS, help="the reward's version (as trained)")
     parser.add_argument("--dr", action="store_true", help="domain randomisation and sensor noise")
+    _task_option(parser)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -159,14 +200,19 @@ def _train(options: argparse.Namespace) -> int:
         if given["resume"] is None and "tag" not in given:
             raise ValueError("--resume needs the run's --tag, or a run to go on from")
         checkpoint = read_checkpoint(given["resume"] or folder, say)
+        if "task" in given:
+            checkpoint = checkpoint.found_at(given["task"])
         config = _resumed(checkpoint.config, given)
     else:
         changes = {o.name: given[o.name] for o in fields(PPOConfig) if o.name in given}
         preset = PRESETS[given.get("preset", "default")]
+        begin: EnvConfig = MicroduckConfig(**{"reward": "v2"} | preset.env)
+        if (task := given.get("task", MICRODUCK)) != MICRODUCK:
+            begin = TaskConfig(task)
+            if preset.env:
+                raise ValueError(f"--preset {given['preset']} is for {MICRODUCK}, not for {task}")
         config = RunConfig(
-            PPOConfig(**preset.ppo | changes),
-            MicroduckConfig(**{"reward": "v2"} | preset.env | _environment(given)),
-            given.get("seed", 0),
+            PPOConfig(**preset.ppo | changes), _environments(begin, given), given.get("seed", 0)
         )
     try:
         from mujoco_vecenv.train import run, verify
@@ -185,20 +231,33 @@ def _train(options: argparse.Namespace) -> int:
             return _go(training, given.get("chunk_steps"), writer)
 
 
-def _environment(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that are the environments'."""
-    return {
+def _environments(begin: EnvConfig, given: dict[str, Any]) -> EnvConfig:
+    """Return environments with what the command line says of them.
+
+    Raises:
+        TypeError, ValueError: it says what they have no use for.
+    """
+    own = {
         option.name: given[option.name]
         for option in fields(MicroduckConfig)
         if option.name in given
     }
+    options = dict(given.get("option", ()))
+    if isinstance(begin, MicroduckConfig):
+        return MicroduckConfig.from_keywords({**vars(begin), **own, **options})
+    for name in own:
+        raise ValueError(
+            f"--{name.replace('_', '-')} is for {MICRODUCK}: what {begin.task} can be told goes "
+            "into --option NAME=VALUE"
+        )
+    return replace(begin, options={**begin.options, **options})
 
 
 def _resumed(config: RunConfig, given: dict[str, Any]) -> RunConfig:
     """Return the configuration of a resumed run; refuse what it cannot change."""
     if given.get("seed", config.seed) != config.seed:
         raise ValueError(f"the run has seed {config.seed}, which --resume cannot change")
-    asked = replace(config.env, **_environment(given))
+    asked = _environments(config.env, given)
     for field in fields(asked):
         if getattr(asked, field.name) != (value := getattr(config.env, field.name)):
             raise ValueError(f"the run has {field.name} {value!r}, which --resume cannot change")
@@ -303,15 +362,15 @@ def _stop_on_signal() -> Iterator[list[int]]:
 
 
 def _describe(config: RunConfig) -> str:
-    ppo, env = config.ppo, config.env
+    ppo = config.ppo
     return (
-        f"{env.variant}, reward {env.reward}{', DR' if env.dr else ''}, seed {config.seed}, "
+        f"{describe(config.env)}, seed {config.seed}, "
         f"{ppo.n} environments x {ppo.steps} steps, {ppo.total_steps:,} steps in all"
     )
 
 
 def _brief(line: Line) -> str:
-    mean = "–" if line["return"] is None else f"{line['return']:.0f}"
+    mean = "–" if line["return"] is None else _return(line["return"])
     clip, kl, std, rate = (
         "–" if line[name] is None else form.format(line[name])
         for name, form in (
@@ -328,7 +387,15 @@ def _brief(line: Line) -> str:
 
 
 def _tested(evaluation: dict[str, float]) -> str:
-    return f"  evaluated {evaluation['return']:.0f}, upright {evaluation['upright']:.0%}"
+    if "upright" in evaluation:
+        more = f"upright {evaluation['upright']:.0%}"
+    else:
+        more = f"{evaluation['length']:.0f} steps, {evaluation['terminated']:.0%} terminated"
+    return f"  evaluated {_return(evaluation['return'])}, {more}"
+
+
+def _return(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
 def _draw_curve(training: Any) -> None:
@@ -357,21 +424,29 @@ def _write_scalars(writer: Any, line: Line) -> None:
 
 
 def _eval(options: argparse.Namespace) -> int:
-    loaded = policy.Policy.load(options.policy)
-    config = _changed(evaluate.usual(loaded.config), options)
-    contestants: dict[str, evaluate.Act] = {"policy": loaded.actor(), "hold STAND": evaluate.hold}
-    results = _contest(contestants, {"": config}, options)
+    loaded = _load(options)
+    config = _environments(evaluate.usual(loaded.config), _given(options))
+    results = _contest(evaluate.contestants(loaded), {"": config}, options)
     flat = {name: places[""] for name, places in results.items()}
-    console.print(report.evaluation_table(flat))
+    table = report.task_table if isinstance(config, TaskConfig) else report.evaluation_table
+    console.print(table(flat))
     _write_results(options, flat, str(options.policy), loaded.header["steps"])
     return 0
+
+
+def _load(options: argparse.Namespace) -> policy.Policy:
+    loaded = policy.Policy.load(options.policy)
+    return loaded if options.task is None else loaded.found_at(options.task)
 
 
 def _gap(options: argparse.Namespace) -> int:
     results: dict[str, Any] = {}
     for path in options.policies:
         loaded = policy.Policy.load(path)
-        places = evaluate.places(evaluate.usual(loaded.config), options.variants or list(SCENES))
+        config = evaluate.usual(loaded.config)
+        if not isinstance(config, MicroduckConfig):
+            raise ValueError(f"{path} was trained on {config.task}: gap is for {MICRODUCK}")
+        places = evaluate.places(config, options.variants or list(SCENES))
         results |= _contest({str(path): loaded.actor()}, places, options)
     console.print(report.gap_table(results))
     _write_json(options.json, results)
@@ -382,7 +457,7 @@ def _gap(options: argparse.Namespace) -> int:
 
 
 def _baseline(options: argparse.Namespace) -> int:
-    config = _changed(MicroduckConfig(reward="v2"), options)
+    config = _environments(MicroduckConfig(reward="v2"), _given(options))
     contestants: dict[str, evaluate.Act] = {
         "hold STAND": evaluate.hold,
         "random": evaluate.random_actions(),
@@ -397,7 +472,7 @@ def _baseline(options: argparse.Namespace) -> int:
 
 def _contest(
     contestants: dict[str, evaluate.Act],
-    places: dict[str, MicroduckConfig],
+    places: Mapping[str, EnvConfig],
     options: argparse.Namespace,
 ) -> dict[str, dict[str, Any]]:
     """Evaluate every contestant on every place."""
@@ -419,9 +494,9 @@ def _contest(
     return results
 
 
-def _changed(config: MicroduckConfig, options: argparse.Namespace) -> MicroduckConfig:
-    changes = {name: getattr(options, name) for name in ("variant", "reward", "dr")}
-    return replace(config, **{name: value for name, value in changes.items() if value})
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of an evaluation that were given."""
+    return {name: value for name, value in vars(options).items() if value}
 
 
 def _write_results(
@@ -463,7 +538,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    loaded = policy.Policy.load(options.policy)
+    loaded = _load(options)
     beside = options.policy / policy.FILE if options.policy.is_dir() else options.policy
     path = options.out or beside.with_suffix(".onnx")
     obs = evaluate.observations(loaded.actor(), loaded.config, export.OBSERVATIONS)

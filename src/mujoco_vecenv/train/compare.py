@@ -1,11 +1,12 @@
 """Training runs side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, Final
 
+from mujoco_vecenv.train.environments import plain_environments, task_name
 from mujoco_vecenv.train.folder import Line, RunConfig, read_config, read_log
 
 LAST: Final = 50
@@ -61,10 +62,11 @@ def groups(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
         ValueError: two runs are of the same configuration and seed, and so the same run.
     """
     flat = [_flat(run.config) for run in runs]
-    varying = [k for k in flat[0] if any(other.get(k) != flat[0][k] for other in flat)]
+    names = dict.fromkeys(name for values in flat for name in values)
+    varying = [k for k in names if any(v.get(k) != flat[0].get(k) for v in flat)]
     found: dict[str, list[Finished]] = {}
     for run, values in zip(runs, flat, strict=True):
-        name = ", ".join(f"{key} {values[key]}" for key in varying)
+        name = ", ".join(f"{key} {values[key]}" for key in varying if key in values)
         group = found.setdefault(name or "all", [])
         for other in group:
             if other.config.seed == run.config.seed:
@@ -91,5 +93,6 @@ def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
-    plain = config.plain()
-    return {**plain["ppo"], **plain["config"]}
+    environments = plain_environments(config.env)
+    own = environments.get("config", environments)
+    return {**asdict(config.ppo), "task": task_name(config.env), **own}

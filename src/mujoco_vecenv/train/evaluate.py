@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from mujoco_vecenv.microduck.config import FALL_HEIGHT, SUBSTEPS, TIMESTEP, Micr
 from mujoco_vecenv.microduck.layout import ACTIONS
 from mujoco_vecenv.microduck.randomization import DRConfig
 from mujoco_vecenv.microduck.rewards import REWARDS
+from mujoco_vecenv.train.environments import ActionScale, EnvConfig, TaskConfig, make_envs
+from mujoco_vecenv.train.policy import Policy
+from mujoco_vecenv.vector.task_vec_env import TaskVecEnv
 from mujoco_vecenv.vector.vec_env import VecEnv
 
 UPRIGHT: Final = 0.9
@@ -25,9 +28,13 @@ FAST: Final = 0.3
 """A push of this speed or more is told apart from a slower one, m/s."""
 SEED_STRIDE: Final = 100_000
 """Episode j of seed s is reset with s * SEED_STRIDE + j."""
+UNLIMITED: Final = 1000
+"""Steps after which an evaluation cuts off an episode that its task would let go on for ever."""
 
-Act = Callable[[NDArray[np.float32]], NDArray[Any]]
-"""(n, 48) observations to (n, 14) actions."""
+_Config = TypeVar("_Config", bound=EnvConfig)
+
+Act = Callable[[NDArray[Any]], NDArray[Any]]
+"""(n, observations) to the (n, actions) to pass to the environments."""
 
 
 def hold(obs: NDArray[np.float32]) -> NDArray[Any]:
@@ -35,10 +42,21 @@ def hold(obs: NDArray[np.float32]) -> NDArray[Any]:
     return np.zeros((len(obs), ACTIONS))
 
 
-def random_actions(seed: int = 0) -> Act:
-    """Return what acts uniformly at random in [-1, 1]."""
+def random_actions(seed: int = 0, scale: ActionScale | None = None) -> Act:
+    """Return what acts uniformly at random in [-1, 1], which a task's scale takes to its limits."""
     rng = np.random.default_rng(seed)
-    return lambda obs: rng.uniform(-1, 1, (len(obs), ACTIONS))
+    if scale is None:
+        return lambda obs: rng.uniform(-1, 1, (len(obs), ACTIONS))
+    size = len(scale.low)
+    return lambda obs: scale(rng.uniform(-1, 1, (len(obs), size)).astype(np.float32))
+
+
+def contestants(policy: Policy) -> dict[str, Act]:
+    """Return a policy, and what it is measured against: holding STAND, or random actions."""
+    scale = policy.scale
+    return {"policy": policy.actor()} | (
+        {"hold STAND": hold} if scale is None else {"random": random_actions(scale=scale)}
+    )
 
 
 @dataclass
@@ -68,6 +86,21 @@ class Episodes:
         for rewards in self.rewards.T:
             total += rewards
         return total
+
+
+@dataclass
+class TaskEpisodes:
+    """What whole episodes of a task other than the Microduck's did.
+
+    Attributes:
+        returns: (episodes,) sums of rewards, in the order of the steps.
+        lengths: (episodes,) int64, control steps.
+        terminated: (episodes,) whether the task ended it, and not a limit of steps.
+    """
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    terminated: NDArray[np.bool_]
 
 
 def run_episodes(
@@ -110,9 +143,42 @@ def run_episodes(
     return result
 
 
+def run_task_episodes(
+    act: Act,
+    config: TaskConfig,
+    seed: int,
+    episodes: int,
+    threads: int | None = None,
+    backend: str = "batch",
+) -> TaskEpisodes:
+    """Run whole episodes together, episode j in an environment of seed `seed + j`.
+
+    Arguments as in `run_episodes`. An episode that the task does not limit is cut off after
+    UNLIMITED steps.
+    """
+    result = TaskEpisodes(
+        np.zeros(episodes), np.zeros(episodes, np.int64), np.zeros(episodes, np.bool_)
+    )
+    running = np.ones(episodes, np.bool_)
+    with make_envs(config, episodes, seed, backend, threads) as envs:
+        assert isinstance(envs, TaskVecEnv)
+        obs = envs.reset()
+        for _ in range(envs.task.episode_steps or UNLIMITED):
+            # Environments whose first episode is over run on: the others' rows are what counts.
+            obs, rewards, done, infos = envs.step(act(obs))
+            result.returns[running] += rewards[running]
+            result.lengths[running] += 1
+            for i in np.flatnonzero(done & running).tolist():
+                result.terminated[i] = infos[i]["terminated"]
+            running &= ~done
+            if not running.any():
+                break
+    return result
+
+
 def evaluate(
     act: Act,
-    config: MicroduckConfig,
+    config: EnvConfig,
     episodes: int = 100,
     seeds: Sequence[int] = range(5),
     threads: int | None = None,
@@ -129,13 +195,41 @@ def evaluate(
         advance: told of each number of episodes that are done.
 
     Returns:
-        `summary` of all of them, as JSON's values.
+        `summary` or `task_summary` of all of them, as JSON's values.
     """
-    results = []
-    for seed in seeds:
-        results.append(run_episodes(act, config, seed * SEED_STRIDE, episodes, threads))
-        advance(episodes)
-    return summary(results)
+    return measure(act, config, [s * SEED_STRIDE for s in seeds], episodes, threads, advance)
+
+
+def measure(
+    act: Act,
+    config: EnvConfig,
+    firsts: Sequence[int],
+    episodes: int,
+    threads: int | None = None,
+    advance: Callable[[int], object] = lambda count: None,
+) -> dict[str, Any]:
+    """Run episodes and measure them, as `evaluate` does; `firsts` are the seeds to count from."""
+
+    def each(run: Callable[..., Any]) -> list[Any]:
+        results = []
+        for first in firsts:
+            results.append(run(act, config, first, episodes, threads))
+            advance(episodes)
+        return results
+
+    if isinstance(config, TaskConfig):
+        return task_summary(each(run_task_episodes))
+    return summary(each(run_episodes))
+
+
+def in_short(result: dict[str, Any]) -> dict[str, float]:
+    """Return what a training's log keeps of an evaluation."""
+    names = ("upright", "height_median", "length", "terminated")
+    return {
+        "return": result["return"]["mean"],
+        "sd_episodes": result["return"]["sd_episodes"],
+        **{name: result[name] for name in names if name in result},
+    }
 
 
 def summary(seeds: Sequence[Episodes]) -> dict[str, Any]:
@@ -157,22 +251,13 @@ def summary(seeds: Sequence[Episodes]) -> dict[str, Any]:
             faces; fast is FAST and above.
         `terms`: reward term to its mean per step.
     """
-    per_seed = [float(episodes.returns.mean()) for episodes in seeds]
-    returns = np.concatenate([episodes.returns for episodes in seeds])
     height = np.concatenate([episodes.height for episodes in seeds])
     cosine = np.concatenate([episodes.upright for episodes in seeds])
     pushed = np.concatenate([episodes.pushed for episodes in seeds])
     velocity = np.concatenate([episodes.velocity for episodes in seeds])
     pushes, seconds, directions = _recoveries(cosine > UPRIGHT, pushed, velocity)
     return {
-        "episodes": len(returns),
-        "returns": returns.tolist(),
-        "return": {
-            "mean": float(returns.mean()),
-            "sd_seeds": float(np.std(per_seed, ddof=1)) if len(per_seed) > 1 else None,
-            "sd_episodes": float(returns.std()),
-            "per_seed": per_seed,
-        },
+        **_return_figures(seeds),
         "survival": float((height > FALL_HEIGHT).mean()),
         "upright": float((cosine > UPRIGHT).mean()),
         "height_median": float(np.median(height)),
@@ -186,6 +271,41 @@ def summary(seeds: Sequence[Episodes]) -> dict[str, Any]:
         "terms": {
             name: float(np.mean([episodes.terms[name].mean() for episodes in seeds]))
             for name in seeds[0].terms
+        },
+    }
+
+
+def task_summary(seeds: Sequence[TaskEpisodes]) -> dict[str, Any]:
+    """Return the figures of an evaluation of another task than the Microduck's.
+
+    Returns:
+        `episodes`, `returns`, `return`: as in `summary`.
+        `length`: mean control steps of an episode; `lengths`: of each.
+        `terminated`: share of the episodes that the task ended; `truncated`: of those that a
+            limit of steps did. An episode that both ended counts as terminated.
+    """
+    lengths = np.concatenate([episodes.lengths for episodes in seeds])
+    terminated = np.concatenate([episodes.terminated for episodes in seeds])
+    return {
+        **_return_figures(seeds),
+        "length": float(lengths.mean()),
+        "lengths": lengths.tolist(),
+        "terminated": float(terminated.mean()),
+        "truncated": float((~terminated).mean()),
+    }
+
+
+def _return_figures(seeds: Sequence[Episodes] | Sequence[TaskEpisodes]) -> dict[str, Any]:
+    per_seed = [float(episodes.returns.mean()) for episodes in seeds]
+    returns = np.concatenate([episodes.returns for episodes in seeds])
+    return {
+        "episodes": len(returns),
+        "returns": returns.tolist(),
+        "return": {
+            "mean": float(returns.mean()),
+            "sd_seeds": float(np.std(per_seed, ddof=1)) if len(per_seed) > 1 else None,
+            "sd_episodes": float(returns.std()),
+            "per_seed": per_seed,
         },
     }
 
@@ -229,18 +349,19 @@ def _direction(x: float, y: float) -> str:
     return f"{pace} forward" if x > 0 else f"{pace} backward"
 
 
-def observations(act: Act, config: MicroduckConfig, count: int) -> NDArray[np.float32]:
-    """Return (count, 48) observations from episodes in which `act` chooses the actions."""
-    n = -(-count // config.episode_steps)
-    with VecEnv(n, **vars(config)) as envs:
+def observations(act: Act, config: EnvConfig, count: int) -> NDArray[np.float32]:
+    """Return (count, observations) from four environments in which `act` chooses the actions."""
+    with make_envs(config, 4) as envs:
         seen = [envs.reset()]
-        for _ in range(config.episode_steps - 1):
+        for _ in range(-(-count // 4) - 1):
             seen.append(envs.step(act(seen[-1]))[0])
-    return np.concatenate(seen)[:count]
+    return np.concatenate(seen)[:count].astype(np.float32, copy=False)
 
 
-def usual(config: MicroduckConfig) -> MicroduckConfig:
+def usual(config: _Config) -> _Config:
     """Return environments with the usual episodes, whatever training had."""
+    if isinstance(config, TaskConfig):
+        return config
     default = MicroduckConfig()
     return replace(
         config,

@@ -1,4 +1,4 @@
-"""A policy as an ONNX file: 48 raw observations in, 14 mean actions out."""
+"""A policy as an ONNX file: raw observations in, mean actions for the environment out."""
 
 from pathlib import Path
 from time import perf_counter_ns
@@ -20,18 +20,20 @@ OBSERVATIONS: Final = 1000
 def export(policy: Policy, path: Path) -> None:
     """Write a policy as an ONNX file, its normaliser folded in, without checking it.
 
-    The input `obs` is (batch, 48) float32 as VecEnv returns it, the output `action` (batch, 14)
-    float32.
+    The input `obs` is (batch, observations) float32, otherwise as the environments return it; the
+    output `action` (batch, actions) float32, what to pass to them. So the Microduck's are yet to be
+    clipped to [-1, 1], and those of other tasks are within their limits already.
 
     Raises:
         ImportError: onnx is not installed.
     """
     onnx = _needed("onnx")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
-    offset, scale = policy.offset_and_scale
+    offset, spread = policy.offset_and_scale
+    scale = policy.scale
     constants = {
         "offset": offset,
-        "scale": scale,
+        "scale": spread,
         "least": np.array(-CLIP, np.float32),
         "most": np.array(CLIP, np.float32),
     }
@@ -44,10 +46,21 @@ def export(policy: Policy, path: Path) -> None:
         weight, bias = f"actor.{k}.weight", f"actor.{k}.bias"
         constants |= {weight: policy.arrays[weight], bias: policy.arrays[bias]}
         last = k == LAYERS[-1]
-        out = "action" if last else f"linear{number}"
+        out = f"linear{number}"
+        if last:
+            out = "action" if scale is None else "unscaled"
         nodes.append(helper.make_node("Gemm", [f"x{number}", weight, bias], [out], transB=1))
         if not last:
             nodes.append(helper.make_node("Tanh", [out], [f"x{number + 1}"]))
+    if scale is not None:
+        names = ("factor", "offset", "low", "high")
+        constants |= {f"action.{name}": getattr(scale, name) for name in names}
+        nodes += [
+            helper.make_node("Mul", ["unscaled", "action.factor"], ["stretched"]),
+            helper.make_node("Add", ["stretched", "action.offset"], ["moved"]),
+            helper.make_node("Max", ["moved", "action.low"], ["above"]),
+            helper.make_node("Min", ["above", "action.high"], ["action"]),
+        ]
     float32 = onnx.TensorProto.FLOAT
     actions = len(policy.arrays["log_std"])
     graph = helper.make_graph(
@@ -66,14 +79,22 @@ def export(policy: Policy, path: Path) -> None:
 
 
 def largest_difference(policy: Policy, path: Path, obs: NDArray[np.float32]) -> float:
-    """Return how far the file's actions are from PyTorch's, at most, over (n, 48) observations.
+    """Return how far the file's actions are from PyTorch's, at most.
+
+    Args:
+        policy: the policy.
+        path: the file.
+        obs: (n, observations) float32.
+
+    Returns:
+        The largest difference, in units in which the range of every limited action is [-1, 1].
 
     Raises:
         ImportError: torch or onnxruntime is not installed.
     """
     torch = _needed("torch")
-    offset, scale = policy.offset_and_scale
-    x = torch.from_numpy(np.clip((obs - offset) * scale, -CLIP, CLIP))
+    offset, spread = policy.offset_and_scale
+    x = torch.from_numpy(np.clip((obs - offset) * spread, -CLIP, CLIP))
     for k in LAYERS:
         weight, bias = (
             torch.from_numpy(policy.arrays[f"actor.{k}.{p}"]) for p in ("weight", "bias")
@@ -82,7 +103,9 @@ def largest_difference(policy: Policy, path: Path, obs: NDArray[np.float32]) -> 
         if k != LAYERS[-1]:
             x = x.tanh()
     (actions,) = _session(path).run(None, {"obs": obs})
-    return float(np.abs(actions - x.numpy()).max())
+    if (scale := policy.scale) is None:
+        return float(np.abs(actions - x.numpy()).max())
+    return float(np.abs((actions - scale(x.numpy())) / scale.factor).max())
 
 
 def latency(path: Path, obs: NDArray[np.float32]) -> dict[str, float]:

@@ -22,9 +22,14 @@ import numpy as np
 
 from mujoco_vecenv import archive
 from mujoco_vecenv.checks import check_integer
-from mujoco_vecenv.microduck.config import MicroduckConfig
-from mujoco_vecenv.microduck.episodes import config_from_plain, plain_config
 from mujoco_vecenv.train.config import PPOConfig
+from mujoco_vecenv.train.environments import (
+    EnvConfig,
+    TaskConfig,
+    environments_from_plain,
+    found_at,
+    plain_environments,
+)
 
 try:
     import fcntl
@@ -57,7 +62,7 @@ class RunConfig:
     """
 
     ppo: PPOConfig
-    env: MicroduckConfig
+    env: EnvConfig
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,7 +70,7 @@ class RunConfig:
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON's values."""
-        return {"ppo": asdict(self.ppo), "config": plain_config(self.env), "seed": self.seed}
+        return {"ppo": asdict(self.ppo), **plain_environments(self.env), "seed": self.seed}
 
     def changed(self, changes: Mapping[str, Any]) -> "RunConfig":
         """Return it with some of PPO's values changed, as a resumed run may.
@@ -95,6 +100,17 @@ class Checkpoint:
     config: RunConfig
     arrays: archive.Arrays
     log: list[str]
+
+    def found_at(self, task: str) -> "Checkpoint":
+        """Return it with its task's file looked for elsewhere, see environments.found_at."""
+        env = found_at(self.config.env, task)
+        arrays = self.arrays
+        if isinstance(env, TaskConfig) and "envs.header" in arrays:
+            # The environments' own header says, too, under which name they found their task.
+            header = json.loads(bytes(arrays["envs.header"])) | {"task": task}
+            text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+            arrays = arrays | {"envs.header": text}
+        return replace(self, config=replace(self.config, env=env), arrays=arrays)
 
 
 @contextmanager
@@ -240,8 +256,7 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def _config(header: Mapping[str, Any]) -> RunConfig:
-    ppo, env = PPOConfig(**header["ppo"]), config_from_plain(header["config"])
-    return RunConfig(ppo, env, header["seed"])
+    return RunConfig(PPOConfig(**header["ppo"]), environments_from_plain(header), header["seed"])
 
 
 def read_log(folder: Path) -> list[Line]:

@@ -2,10 +2,13 @@
 
 Acting needs no PyTorch. The mean action of an observation is the same to the last bit however many
 observations are passed together, so that one environment evaluates as a hundred do.
+
+A policy of another task than the Microduck's has learned actions in [-1, 1], and its arrays hold
+the limits that they are mapped onto: what acts returns the action to pass to the environment.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +18,14 @@ from numpy.typing import NDArray
 from mujoco_vecenv import archive
 from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.compiled import compiled
-from mujoco_vecenv.microduck.config import MicroduckConfig
-from mujoco_vecenv.microduck.episodes import config_from_plain
-from mujoco_vecenv.microduck.layout import ACTIONS, OBSERVATIONS
+from mujoco_vecenv.train.environments import (
+    ActionScale,
+    EnvConfig,
+    TaskConfig,
+    environments_from_plain,
+    found_at,
+    plain_environments,
+)
 
 FILE: Final = "policy.npz"
 """Name of the policy in a run's folder."""
@@ -77,8 +85,10 @@ class Policy:
 
     Attributes:
         arrays: `normalizer.mean`, `.squares` and `.count`; `actor.K.weight` (outputs, inputs) and
-            `actor.K.bias` for K in LAYERS, likewise `critic`; `log_std`.
-        header: `config` of the environments, `ppo` of the algorithm, `seed`, `steps` of training.
+            `actor.K.bias` for K in LAYERS, likewise `critic`; `log_std`. Of other tasks than the
+            Microduck's also `action.low` and `action.high`, the limits of actions.
+        header: the environments, `config` or `task` and `options`; `ppo` of the algorithm, `seed`,
+            `steps` of training.
     """
 
     arrays: archive.Arrays
@@ -101,9 +111,8 @@ class Policy:
         header, arrays = archive.load(path, _FORMAT, _VERSION)
         policy = cls(arrays, header)
         try:
-            policy.config  # noqa: B018 - checks it
             check_integer("steps", header["steps"], 0)
-            _check(arrays)
+            _check(arrays, limited=isinstance(policy.config, TaskConfig))
         except Exception as error:  # whatever a foreign header leads to
             raise ValueError(f"{path} is damaged: {error!r}") from error
         return policy
@@ -113,9 +122,20 @@ class Policy:
         archive.save(path, _FORMAT, _VERSION, self.header, self.arrays)
 
     @property
-    def config(self) -> MicroduckConfig:
+    def config(self) -> EnvConfig:
         """The environments that it was trained on."""
-        return config_from_plain(self.header["config"])
+        return environments_from_plain(self.header)
+
+    def found_at(self, task: str) -> "Policy":
+        """Return it with its task's file looked for elsewhere, see environments.found_at."""
+        return replace(self, header=self.header | plain_environments(found_at(self.config, task)))
+
+    @property
+    def scale(self) -> ActionScale | None:
+        """What its actions pass on their way to the environment; None for the Microduck."""
+        if not isinstance(self.config, TaskConfig):
+            return None
+        return ActionScale(self.arrays["action.low"], self.arrays["action.high"])
 
     @property
     def offset_and_scale(self) -> tuple[Float32s, Float32s]:
@@ -130,22 +150,40 @@ class Policy:
         """Return what computes mean actions."""
         weights = [np.ascontiguousarray(self.arrays[f"actor.{k}.weight"].T) for k in LAYERS]
         return Actor(
-            (*self.offset_and_scale, *weights, *(self.arrays[f"actor.{k}.bias"] for k in LAYERS))
+            (*self.offset_and_scale, *weights, *(self.arrays[f"actor.{k}.bias"] for k in LAYERS)),
+            self.scale,
         )
 
 
 class Actor:
     """Computes a policy's mean actions."""
 
-    def __init__(self, inputs: tuple[Float32s, ...]):
+    def __init__(self, inputs: tuple[Float32s, ...], scale: ActionScale | None):
         self._inputs = inputs
+        self._channels = len(inputs[0])
         self._actions = len(inputs[-1])
+        self._scale = scale
 
-    def __call__(self, obs: Float32s) -> Float32s:
-        """Return the (n, actions) mean actions for (n, channels) observations."""
+    def __call__(self, obs: NDArray[Any]) -> Float32s:
+        """Return the mean actions to pass to the environments.
+
+        Args:
+            obs: (n, channels) observations, taken as float32.
+
+        Returns:
+            (n, actions) float32.
+
+        Raises:
+            ValueError: they are not the observations that it was trained on.
+        """
+        if obs.shape != (len(obs), self._channels):
+            raise ValueError(
+                f"the policy was trained on observations (n, {self._channels}), got {obs.shape}: "
+                "has the task changed since?"
+            )
         actions = np.empty((len(obs), self._actions), np.float32)
-        _mean_actions(*self._inputs, np.ascontiguousarray(obs), actions)
-        return actions
+        _mean_actions(*self._inputs, np.ascontiguousarray(obs, np.float32), actions)
+        return actions if self._scale is None else self._scale(actions)
 
 
 @compiled
@@ -174,9 +212,15 @@ def _layer(x, weight, bias, out):  # type: ignore[no-untyped-def]
             out[j] += x[k] * weight[k, j]
 
 
-def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise KeyError or ValueError unless these are the arrays of a policy, and all finite."""
-    sizes = (OBSERVATIONS, *(len(arrays[f"actor.{k}.bias"]) for k in LAYERS[:-1]), ACTIONS)
+def _check(arrays: Mapping[str, NDArray[Any]], limited: bool) -> None:
+    """Raise KeyError or ValueError unless these are the arrays of a policy, and all finite.
+
+    Args:
+        arrays: the arrays.
+        limited: whether limits of actions are among them.
+    """
+    inputs = arrays["actor.0.weight"].shape[1]
+    sizes = (inputs, *(len(arrays[f"actor.{k}.bias"]) for k in LAYERS))
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
         "normalizer.mean": ("float64", sizes[:1]),
         "normalizer.squares": ("float64", sizes[:1]),
@@ -196,3 +240,11 @@ def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
             raise ValueError(f"{name!r} is not finite")
         if name in ("normalizer.squares", "normalizer.count") and (array < 0).any():
             raise ValueError(f"{name!r} is negative")
+    if limited:
+        for name in ("action.low", "action.high"):
+            array = arrays[name]
+            if array.dtype != np.float32 or array.shape != sizes[-1:]:
+                raise ValueError(
+                    f"{name!r} is {array.dtype} {array.shape}, expected float32 {sizes[-1:]}"
+                )
+        ActionScale(arrays["action.low"], arrays["action.high"])

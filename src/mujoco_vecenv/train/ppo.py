@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from mujoco_vecenv.archive import Arrays
 from mujoco_vecenv.engine.generators import check_rng, rng_words, set_rng
 from mujoco_vecenv.train.config import PPOConfig
+from mujoco_vecenv.train.environments import ActionScale, Envs
 from mujoco_vecenv.train.policy import CLIP, Normalizer
-from mujoco_vecenv.vector.vec_env import VecEnv
 
 _LEAST_RATE: Final = 1e-5
 _MOST_RATE: Final = 1e-2
@@ -68,12 +68,14 @@ class Rollout:
     Attributes:
         returns: returns of the episodes that ended, in order of time, then of environment.
         terminal: (step, environment) to the last observation of an episode that ended there.
+        terminated: those of them where the task itself ended the episode, and no reward follows.
         following: (n, channels) the observations after the last step.
         seconds: where the time went, by part.
     """
 
     returns: list[float]
     terminal: dict[tuple[int, int], NDArray[np.float32]]
+    terminated: set[tuple[int, int]]
     following: NDArray[np.float32]
     seconds: dict[str, float]
 
@@ -86,15 +88,24 @@ class PPO:
         envs: `config.n` environments.
         actions: numbers in an action.
         seed: seed of the first weights, the action noise and the shuffling.
+        scale: what actions pass on their way to the environments; None passes them as they are.
 
     Attributes:
         steps_done: environment steps so far.
         learning_rate: Adam's step size, as far as it is adapted.
     """
 
-    def __init__(self, config: PPOConfig, envs: VecEnv, actions: int, seed: int):
+    def __init__(
+        self,
+        config: PPOConfig,
+        envs: Envs,
+        actions: int,
+        seed: int,
+        scale: ActionScale | None = None,
+    ):
         self.config = config
         self.envs = envs
+        self.scale = scale
         self.steps_done = 0
         self.learning_rate = config.learning_rate
         obs = envs.reset()
@@ -267,8 +278,9 @@ class PPO:
     def _collect(self) -> Rollout:
         """Act for a rollout, and fill the buffers."""
         self._noise.copy_(torch.from_numpy(self._draw_noise()))
-        offset, scale = self.normalizer.offset_and_scale()
-        rollout = Rollout([], {}, self.envs.reset(), {})
+        offset, spread = self.normalizer.offset_and_scale()
+        scale = self.scale
+        rollout = Rollout([], {}, set(), _float32(self.envs.reset()), {})
         stepping = 0.0
         start = perf_counter()
         with torch.inference_mode():
@@ -280,7 +292,7 @@ class PPO:
             obs = rollout.following
             for t in range(self.config.steps):
                 self._obs[t] = obs
-                _normalize(obs, offset, scale, x[t])
+                _normalize(obs, offset, spread, x[t])
                 hidden = self._x[t]
                 for (weight, bias), out in zip(layers, self._hidden, strict=False):
                     hidden = torch.addmm(bias, hidden, weight, out=out).tanh_()
@@ -288,14 +300,19 @@ class PPO:
                 torch.addmm(bias, hidden, weight, out=self._actions[t])
                 self._actions[t] += offsets[t]
                 before = perf_counter()
-                obs, rewards, done, infos = self.envs.step(actions[t])
+                obs, rewards, done, infos = self.envs.step(
+                    actions[t] if scale is None else scale(actions[t])
+                )
                 stepping += perf_counter() - before
+                obs = _float32(obs)
                 self._rewards[t] = rewards
                 self._done[t] = done
                 self._returns += rewards
                 if done.any():
                     for i in np.flatnonzero(done).tolist():
-                        rollout.terminal[t, i] = infos[i]["terminal_obs"]
+                        rollout.terminal[t, i] = _float32(infos[i]["terminal_obs"])
+                        if infos[i]["terminated"]:
+                            rollout.terminated.add((t, i))
                         rollout.returns.append(float(self._returns[i]))
                         self._returns[i] = 0
         total = perf_counter() - start
@@ -321,7 +338,9 @@ class PPO:
 
     @torch.inference_mode()
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        """Estimate advantages, each end of an episode bootstrapped from its last observation.
+        """Estimate advantages, each truncated episode bootstrapped from its last observation.
+
+        Where the task itself ended an episode, nothing follows, and that is worth 0.
 
         Returns:
             (batch, observations) normalised, (batch,) values, (batch,) advantages.
@@ -335,7 +354,7 @@ class PPO:
         ends = all_values[T * n + n :].numpy()
         following = np.concatenate([values[1:], all_values[None, T * n : T * n + n].numpy()])
         for (t, i), value in zip(rollout.terminal, ends, strict=True):
-            following[t, i] = value
+            following[t, i] = 0 if (t, i) in rollout.terminated else value
         rewards = (self.config.reward_scale * self._rewards).astype(np.float32)
         surprise = rewards + np.float32(self.config.gamma) * following - values
         carry = np.float32(self.config.gamma * self.config.gae_lambda) * ~self._done
@@ -446,6 +465,11 @@ class _Side:
                 assert parameter.grad is not None
                 parameter.grad *= scale
         self.optimizer.step()
+
+
+def _float32(obs: NDArray[Any]) -> NDArray[np.float32]:
+    """Return observations as the networks take them: those of most tasks are float64."""
+    return obs.astype(np.float32, copy=False)
 
 
 def _normalize(

@@ -18,30 +18,49 @@ from mujoco_vecenv.train.folder import Line
 Result = dict[str, Any]
 """What `evaluate` returns."""
 
+_Rows = dict[str, Callable[[Result], str]]
+_RETURN: _Rows = {
+    "return, mean ± sd over seeds": lambda r: _mean_sd(r["return"]),
+    "sd over episodes": lambda r: f"{r['return']['sd_episodes']:.1f}",
+}
+
 
 def evaluation_table(results: Mapping[str, Result]) -> Table:
-    """Return the figures of contestants, a column each."""
+    """Return the figures of contestants of the Microduck, a column each."""
     table = _table("", *results)
     directions = next(iter(results.values()))["recovery"]["directions"]
-    rows: dict[str, Callable[[Result], str]] = {
-        "return, mean ± sd over seeds": lambda r: _mean_sd(r["return"]),
-        "sd over episodes": lambda r: f"{r['return']['sd_episodes']:.1f}",
-        "survival: trunk above 4 cm": lambda r: f"{r['survival']:.1%}",
-        "upright: cos of tilt > 0.9": lambda r: f"{r['upright']:.1%}",
-        "median trunk height": lambda r: f"{100 * r['height_median']:.1f} cm",
-        "pushes judged": lambda r: f"{r['pushes']['judged']}",
-        "  recovered within 2 s": lambda r: _share(r["recovery"]["share"]),
-        **{f"    {name}": partial(_recovered, name) for name in directions},
-        "  time to recover, p50": lambda r: _seconds(r["recovery"]["seconds_p50"]),
-        "  time to recover, p90": lambda r: _seconds(r["recovery"]["seconds_p90"]),
-        "pushes on a fallen robot": lambda r: f"{r['pushes']['on_fallen']}",
-        "pushes cut short by the next": lambda r: f"{r['pushes']['cut_short']}",
-    }
-    for name, show in rows.items():
-        table.add_row(name, *(show(result) for result in results.values()))
+    _add_rows(
+        table,
+        results,
+        _RETURN
+        | {
+            "survival: trunk above 4 cm": lambda r: f"{r['survival']:.1%}",
+            "upright: cos of tilt > 0.9": lambda r: f"{r['upright']:.1%}",
+            "median trunk height": lambda r: f"{100 * r['height_median']:.1f} cm",
+            "pushes judged": lambda r: f"{r['pushes']['judged']}",
+            "  recovered within 2 s": lambda r: _share(r["recovery"]["share"]),
+            **{f"    {name}": partial(_recovered, name) for name in directions},
+            "  time to recover, p50": lambda r: _seconds(r["recovery"]["seconds_p50"]),
+            "  time to recover, p90": lambda r: _seconds(r["recovery"]["seconds_p90"]),
+            "pushes on a fallen robot": lambda r: f"{r['pushes']['on_fallen']}",
+            "pushes cut short by the next": lambda r: f"{r['pushes']['cut_short']}",
+        },
+    )
     table.add_section()
     for term in next(iter(results.values()))["terms"]:
         table.add_row(f"{term}, per step", *(f"{r['terms'][term]:+.4f}" for r in results.values()))
+    return table
+
+
+def task_table(results: Mapping[str, Result]) -> Table:
+    """Return the figures of contestants of another task, a column each."""
+    table = _table("", *results)
+    rows = {
+        "episode length, steps": lambda r: f"{r['length']:.1f}",
+        "terminated by the task": lambda r: f"{r['terminated']:.1%}",
+        "truncated by a limit of steps": lambda r: f"{r['truncated']:.1%}",
+    }
+    _add_rows(table, results, _RETURN | rows)
     return table
 
 
@@ -212,6 +231,11 @@ def _table(*columns: str) -> Table:
     table.columns[0].justify = "left"
     table.columns[0].overflow = "fold"
     return table
+
+
+def _add_rows(table: Table, results: Mapping[str, Result], rows: _Rows) -> None:
+    for name, show in rows.items():
+        table.add_row(name, *(show(result) for result in results.values()))
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -12,13 +12,12 @@ from typing import Final
 import numpy as np
 import torch
 
-from mujoco_vecenv.microduck.layout import ACTIONS
 from mujoco_vecenv.train import folder as folders
-from mujoco_vecenv.train.evaluate import run_episodes, summary, usual
+from mujoco_vecenv.train.environments import action_scale, action_size, make_envs
+from mujoco_vecenv.train.evaluate import in_short, measure, usual
 from mujoco_vecenv.train.folder import Checkpoint, Line, RunConfig
 from mujoco_vecenv.train.policy import FILE, Policy
 from mujoco_vecenv.train.ppo import PPO, Update
-from mujoco_vecenv.vector.vec_env import VecEnv
 
 EVERY: Final = 20
 """Updates between evaluations, each followed by a checkpoint."""
@@ -82,16 +81,16 @@ class Run:
         self._saved = -1
         self._stack = ExitStack()
         try:
-            self.envs = self._stack.enter_context(
-                VecEnv(
-                    config.ppo.n,
-                    (config.seed + 1) * SEED_STRIDE,
-                    backend=backend,
-                    threads=threads,
-                    **vars(config.env),
-                )
+            seed = (config.seed + 1) * SEED_STRIDE
+            self.envs = make_envs(config.env, config.ppo.n, seed, backend, threads)
+            self._stack.callback(self.envs.close)
+            self.ppo = PPO(
+                config.ppo,
+                self.envs,
+                action_size(self.envs),
+                config.seed,
+                action_scale(self.envs),
             )
-            self.ppo = PPO(config.ppo, self.envs, ACTIONS, config.seed)
             self._stack.callback(self.ppo.close)
             if checkpoint is not None:
                 self._go_on_from(checkpoint)
@@ -159,28 +158,22 @@ class Run:
         self._rates.append(rate)
 
     def _evaluate(self) -> Line:
-        result = summary(
-            [
-                run_episodes(
-                    self.policy().actor(),
-                    usual(self.config.env),
-                    EVALUATION_SEED + EVALUATION_EPISODES * (self.updates // EVERY),
-                    EVALUATION_EPISODES,
-                    self._threads if self.envs.backend == "batch" else None,
-                )
-            ]
+        result = measure(
+            self.policy().actor(),
+            usual(self.config.env),
+            [EVALUATION_SEED + EVALUATION_EPISODES * (self.updates // EVERY)],
+            EVALUATION_EPISODES,
+            self._threads if self.envs.backend == "batch" else None,
         )
-        return {
-            "return": result["return"]["mean"],
-            "sd_episodes": result["return"]["sd_episodes"],
-            "upright": result["upright"],
-            "height_median": result["height_median"],
-        }
+        return in_short(result)
 
     def policy(self) -> Policy:
         """Return the present policy."""
         header = {**self.config.plain(), "steps": self.ppo.steps_done}
-        return Policy(self.ppo.policy_arrays(), header)
+        arrays = self.ppo.policy_arrays()
+        if (scale := self.ppo.scale) is not None:
+            arrays |= {"action.low": scale.low, "action.high": scale.high}
+        return Policy(arrays, header)
 
     def checkpoint(self) -> None:
         """Write checkpoint and policy, unless this update's are written already."""

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar, runtime_checkable
 from weakref import WeakSet
 
+from mujoco_vecenv.engine.actions import ActionError
+
 
 class Closable(Protocol):
     """What can be closed."""
@@ -49,6 +51,8 @@ class Facade(Generic[Envs]):
     def _closing_on_failure(self) -> Iterator[None]:
         try:
             yield
+        except ActionError:  # nothing has moved
+            raise
         except BaseException as error:
             self._fail(error)
             raise

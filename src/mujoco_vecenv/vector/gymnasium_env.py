@@ -12,10 +12,11 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from mujoco_vecenv.checks import check_integer
+from mujoco_vecenv.engine.actions import as_actions
 from mujoco_vecenv.engine.budget import choose_threads
 from mujoco_vecenv.engine.envs import Step, TaskEnvs
 from mujoco_vecenv.engine.task import ACTION, Task
-from mujoco_vecenv.engine.twin import TaskEnv, as_actions
+from mujoco_vecenv.engine.twin import TaskEnv
 from mujoco_vecenv.tasks import TASKS, make_reference, make_task
 from mujoco_vecenv.vector.facade import Facade
 
@@ -37,11 +38,12 @@ def register(name: str, task: str | None = None) -> None:
         name: what it is to be called, such as `CartPole-v0`.
         task: what `mujoco_vecenv.tasks.make_task` takes; None for the name itself.
     """
-    suite = gymnasium.registry.get(name)
+    suite = gymnasium.registry.get(name) if task is None else None
     gymnasium.register(
         id=f"{NAMESPACE}/{name}",
         entry_point=f"{__name__}:make_single",
         vector_entry_point=f"{__name__}:TaskVectorEnv",
+        reward_threshold=None if suite is None else suite.reward_threshold,
         # Gymnasium's own environments leave their time limit to it. The others have one inside.
         max_episode_steps=None if suite is None else suite.max_episode_steps,
         kwargs={"task": task or name},
@@ -75,12 +77,21 @@ class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
     ) -> tuple[NDArray[Any], Infos]:
         """Begin an episode; see gymnasium.Env."""
         super().reset(seed=seed)
-        self.env.rng = self.np_random
-        return self.env.reset()
+        if seed is None:
+            self.env.rng = self.np_random
+        obs, info = self.env.reset(seed)
+        self._np_random = self.env.rng
+        return obs, _with_plain_bools(info)
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, Infos]:
         """Apply an action; see gymnasium.Env."""
-        return self.env.step(action)
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated, truncated, _with_plain_bools(info)
+
+
+def _with_plain_bools(info: Infos) -> Infos:
+    """Return infos with Python's bools: of NumPy's, Gymnasium makes arrays of objects."""
+    return {name: bool(v) if isinstance(v, np.bool_) else v for name, v in info.items()}
 
 
 def spaces(task: Task, low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[Box, Box]:
@@ -104,8 +115,8 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         task: what `mujoco_vecenv.tasks.make_task` takes.
         num_envs: number of environments.
         autoreset_mode: NEXT_STEP, SAME_STEP or DISABLED of `gymnasium.vector.AutoresetMode`.
-        max_episode_steps: control steps after which an episode is truncated; None for the task's
-            own, -1 for no limit.
+        max_episode_steps: control steps after which an episode is truncated, in place of the
+            task's own; None for that, -1 for no limit.
         threads: threads; None for the smaller of num_envs and what the machine and
             MUJOCO_VECENV_MAX_THREADS allow. Results do not depend on it.
         allow_overcommit: accept more threads than that.
@@ -161,7 +172,6 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         self.observation_space = batch_space(self.single_observation_space, self.n)
         self.action_space = batch_space(self.single_action_space, self.n)
         self._shape = (self.n, len(envs.low))
-        self._seeds: list[int | None] = [None] * self.n
         self._begun = False
         self._over = np.zeros(self.n, np.bool_)
         self._all_told = np.ones(self.n, np.bool_)
@@ -177,7 +187,7 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
 
         Args:
             seed: an int seeds environment i with `seed + i`, a list gives each its own; None
-                leaves an environment's generator as it is, or seeds a first one from the system.
+                leaves an environment's generator as it is, at first one that the system seeded.
             options: {"reset_mask": (num_envs,) bool} begins only those episodes.
 
         Returns:
@@ -192,9 +202,8 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         seeds = self._check_seeds(seed)
         ids = np.flatnonzero(mask)
         for i in ids.tolist():
-            if seeds[i] is not None or not self._begun:
-                envs.rngs[i] = np.random.default_rng(seeds[i])
-                self._seeds[i] = seeds[i]
+            if seeds[i] is not None:
+                envs.seed(i, seeds[i])
         self._begun = True
         self._over[ids] = False
         infos = self.task.new_infos(self.n)
@@ -326,9 +335,10 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         return tuple(self._open().rngs)
 
     @property
-    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]
-        """What each environment was seeded with, None where the system did."""
-        return tuple(self._seeds)
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """What each environment was seeded with."""
+        sequences: list[Any] = [rng.bit_generator.seed_seq for rng in self.np_random]
+        return tuple(sequence.entropy for sequence in sequences)
 
     def render(self) -> None:
         """Raise RuntimeError: a batch of environments draws nothing."""

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from mujoco_vecenv.archive import Arrays
 from mujoco_vecenv.checks import check_choice, check_integer
+from mujoco_vecenv.engine.actions import as_actions, check_finite
 from mujoco_vecenv.engine.budget import choose_threads
 from mujoco_vecenv.engine.envs import Step, TaskEnvs
 from mujoco_vecenv.engine.generators import check_rng, rng_words, set_rng
 from mujoco_vecenv.engine.task import Task
-from mujoco_vecenv.engine.twin import TaskEnv, as_actions, told
+from mujoco_vecenv.engine.twin import TaskEnv, told
 from mujoco_vecenv.infos import Info
 from mujoco_vecenv.tasks import make_task
 from mujoco_vecenv.vector.facade import Facade
@@ -271,7 +272,8 @@ class _Batch:
 
     def reset(self, seed: int) -> NDArray[Any]:
         envs, task = self._envs, self._envs.task
-        envs.rngs = [np.random.default_rng(seed + i) for i in range(envs.n)]
+        for i in range(envs.n):
+            envs.seed(i, seed + i)
         obs: NDArray[Any] = np.empty((envs.n, task.observations), task.observation_dtype)
         envs.begin(envs.all, obs, task.new_infos(envs.n))
         return obs
@@ -319,6 +321,7 @@ class _Loop:
         return np.stack([env.reset(seed + i)[0] for i, env in enumerate(self._envs)])
 
     def step(self, actions: NDArray[Any]) -> StepResult:
+        check_finite(actions)
         return _collect([step_and_reset(e, a) for e, a in zip(self._envs, actions, strict=True)])
 
     def get_state(self) -> Arrays:
@@ -345,6 +348,7 @@ class _Processes:
         return np.stack(self._workers.ask("reset", [seed + i for i in range(self._n)]))
 
     def step(self, actions: NDArray[Any]) -> StepResult:
+        check_finite(actions)
         return _collect(self._workers.ask("step", list(actions)))
 
     def get_state(self) -> Arrays:

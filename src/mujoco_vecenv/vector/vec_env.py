@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mujoco_vecenv.checks import check_choice, check_integer, check_switch
+from mujoco_vecenv.engine.actions import ActionError
 from mujoco_vecenv.engine.budget import choose_threads
 from mujoco_vecenv.infos import Info
-from mujoco_vecenv.microduck.actions import ActionError, as_actions
+from mujoco_vecenv.microduck.actions import as_actions
 from mujoco_vecenv.microduck.batch import BatchEnvs
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.draws import Episode
