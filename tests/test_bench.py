@@ -2,16 +2,66 @@
 
 import json
 import os
+import sys
+from types import SimpleNamespace
 
+import gymnasium
+import numpy as np
 import pytest
 
 from mujoco_vecenv import cli
-from mujoco_vecenv.bench import box, kinds, record, report, verdicts
+from mujoco_vecenv.bench import box, kinds, record, report, task_windows, verdicts
 from mujoco_vecenv.bench.windows import MODES, carried_window, mode_window
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.train import run as training
+from mujoco_vecenv.vector.task_vec_env import TaskVecEnv
 
 TINY = MicroduckConfig(episode_steps=6, reward="v2")
+
+TASK = "InvertedPendulum-v5"  # whose episodes soon end
+
+PUSHED = '''
+from pathlib import Path
+
+from mujoco_vecenv.engine.task import Task
+
+MODEL = """<mujoco><worldbody><body><joint name="hinge" axis="0 1 0"/><geom size="0.1"
+pos="0 0 -1"/></body></worldbody><actuator><motor joint="hinge" CTRLRANGE/></actuator></mujoco>"""
+
+
+def reset(rng, qpos):
+    qpos[0] = rng.uniform(-0.1, 0.1)
+
+
+def control(action, ctrl, qvel, lag, elapsed):
+    lag[0] += 0.5 * (action[0] - lag[0])
+    ctrl[0] = lag[0]
+    if elapsed % 7 == 3:
+        qvel[0] += 1.0
+
+
+def reward(qpos):
+    return -abs(qpos[0])
+
+
+def terminated(qpos):
+    return abs(qpos[0]) > 0.2
+
+
+def observe(qpos, obs):
+    obs[0] = qpos[0]
+
+
+def make(ctrlrange='ctrlrange="-1 1"', model_fields=()):
+    path = Path(__file__).with_suffix(".xml")
+    path.write_text(MODEL.replace("CTRLRANGE", ctrlrange))
+    return Task(
+        name="pushed", model=path, substeps=3, observations=1, observe=observe, reward=reward,
+        reset=reset, control=control, terminated=terminated, columns={"lag": (float, 1)},
+        model_fields=model_fields,
+    )
+'''
+"""A task's file, whose task writes more than controls between resets."""
 
 STEADY = [100.0, 101, 99, 100, 100, 101, 99, 100, 101, 100, 99, 100]
 DRIFTING = [100.0, 100, 99, 98, 97, 95, 93, 92, 91, 90, 89, 88]
@@ -99,6 +149,69 @@ def test_carried_windows(carried):
     assert carried_window(2, 1, TINY, carried)() == 12
 
 
+@pytest.fixture
+def short_windows(monkeypatch):
+    monkeypatch.setattr(task_windows, "STEPS", 30)
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    path = tmp_path / "pushed.py"
+    path.write_text(PUSHED)
+    return str(path)
+
+
+def record_of(envs, window):
+    """Return the engine of environments, after the window, and its cues."""
+    engine = task_windows.engine_of(envs)
+    return engine, task_windows.record(engine, window)
+
+
+def check_same_states(engine, loop, bare):
+    assert loop() == loop() == bare() == bare() == 30 * engine.n
+    running = engine.elapsed > 0  # the others' episodes began after the last step
+    assert running.any()
+    assert (loop.sims.rows[running] == engine.sims.rows[running]).all()
+    for name in ("qpos", "qvel", *engine.task.reads):
+        rows = np.stack([getattr(data, name) for data in bare.datas])
+        assert (rows[running] == engine.sims.field(name)[running]).all(), name
+
+
+@pytest.mark.parametrize("task", [TASK, "Ant-v5", "file"])
+def test_the_loops_without_the_task_end_in_its_states(task, short_windows, task_file):
+    envs = TaskVecEnv(task_file if task == "file" else task, 5)
+    engine, cues = record_of(envs, task_windows.episodes_window(envs))
+    written = [set(cue.written.tolist()) for cue in cues]
+    assert len(cues) == 30
+    assert written[0] == {0, 1, 2, 3, 4}
+    assert any(written[1:])
+    bare = task_windows.BareLoop(engine.task, 5, 2, cues)
+    check_same_states(engine, task_windows.EngineLoop(engine, 2, cues), bare)
+
+
+def test_they_do_where_a_reset_takes_a_step(short_windows):
+    envs = gymnasium.make_vec(f"mujoco_vecenv/{TASK}", 5)
+    space = envs.single_action_space
+    actions = task_windows.random_actions(envs.task, space.low, space.high, 30, 5)
+    window = task_windows.vector_window(lambda: envs.reset(seed=0), envs.step, actions)
+    engine, cues = record_of(envs, window)
+    assert any(cue.ids is not None and len(cue.ids) < 5 for cue in cues)
+    bare = task_windows.BareLoop(engine.task, 5, 2, cues)
+    check_same_states(engine, task_windows.EngineLoop(engine, 2, cues), bare)
+
+
+def test_a_task_without_limits_or_with_physics_of_its_own_cannot_be_timed(task_file):
+    with (
+        TaskVecEnv(task_file, 2, ctrlrange="") as envs,
+        pytest.raises(ValueError, match="task pushed: random actions need limits"),
+    ):
+        task_windows.episodes_window(envs)
+    with TaskVecEnv(task_file, 2, model_fields=("body_mass",)) as envs:
+        window = task_windows.episodes_window(envs)
+        with pytest.raises(ValueError, match=r"physics of their own \(body_mass\)"):
+            record_of(envs, window)
+
+
 def test_windows_run_at_least_as_long_as_asked(run):
     run = run("layers")
     timed = run.timed(lambda: 5, 0.02)
@@ -145,9 +258,32 @@ EVERY_KIND = {
 def test_every_kind_leaves_a_record_tables_and_a_plot(kind, run, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "EVERY", 1)
     monkeypatch.setattr(training, "EVALUATION_EPISODES", 1)
-    settings = EVERY_KIND[kind]
+    result = check_record(kind, run, TINY, EVERY_KIND[kind], tmp_path)
+    if kind == "train":
+        assert "equal, byte for byte" in report.summary(result)[0]
+        broken = json.loads(json.dumps(result))
+        broken["rows"][0]["digests"]["process"] = "another"
+        assert "NOT EQUAL" in report.summary(broken)[0]
+
+
+TASK_KINDS = ["layers", "sustained", "compare", "scale", "profile"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [*(("sweep", mode) for mode in MODES), *((kind, None) for kind in TASK_KINDS)],
+)
+def test_every_kind_measures_any_task(kind, mode, run, tmp_path, short_windows):
+    settings = EVERY_KIND[kind] | ({"mode": mode} if mode else {})
+    result = check_record(kind, run, TASK, settings, tmp_path)
+    for window in record.all_windows(result):
+        assert window["env_steps"] % 30 == 0
+
+
+def check_record(kind, run, subject, settings, tmp_path):
+    """Run a kind and return its record, once it is known to be whole."""
     run = run(kind, **settings)
-    getattr(kinds, kind)(run, TINY, **settings)
+    getattr(kinds, kind)(run, subject, **settings)
     assert run.progress.done == run.progress.expected > 0
     result = run.finish(complete=True)
     path = tmp_path / "run.json"
@@ -161,15 +297,91 @@ def test_every_kind_leaves_a_record_tables_and_a_plot(kind, run, tmp_path, monke
     assert (tmp_path / "run.png").stat().st_size > 5000
     for field in ("command", "started", "finished", "machine", "settings", "rows", "warnings"):
         assert field in result
-    if kind == "train":
-        assert "equal, byte for byte" in report.summary(result)[0]
-        broken = json.loads(json.dumps(result))
-        broken["rows"][0]["digests"]["process"] = "another"
-        assert "NOT EQUAL" in report.summary(broken)[0]
     table = report.comparison(result, result, ("one", "two"))
     assert table.row_count == len(report.row_values(result))
     with pytest.raises(ValueError, match="one and two measured nothing in common"):
         report.comparison(result, {**result, "rows": []}, ("one", "two"))
+    return result
+
+
+SUITE = {"n": 3, "threads": 1, "rounds": 2, "seconds": 0.01, "async_workers": 2}
+
+
+def test_suite_without_envpool(run, tmp_path, short_windows, monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    result = check_record("suite", run, [TASK], SUITE, tmp_path)
+    assert result["envpool"] is None
+    row = result["rows"][0]
+    assert row["task"] == TASK
+    assert set(row["windows"]) == {"ours", "sync", "async", "engine"}
+    for name, windows in row["windows"].items():
+        assert all(w["env_steps"] % (60 if name == "async" else 90) == 0 for w in windows)
+    assert "envpool: not installed" in report.tables(result)[0].caption
+
+
+def test_suite_with_a_stand_in_for_envpool(run, tmp_path, short_windows, monkeypatch):
+    made = []
+
+    def make_gymnasium(task, **keywords):
+        made.append((task, keywords))
+        return gymnasium.make_vec(task, keywords["num_envs"], "sync")
+
+    stand_in = SimpleNamespace(
+        __version__="9.8",
+        list_all_envs=lambda: [TASK, "Pong-v5"],
+        make_gymnasium=make_gymnasium,
+    )
+    monkeypatch.setitem(sys.modules, "envpool", stand_in)
+    result = check_record("suite", run, [TASK, "Reacher-v5"], SUITE, tmp_path)
+    assert made == [(TASK, {"num_envs": 3, "batch_size": 3, "num_threads": 1, "seed": 0})]
+    assert result["envpool"] == {
+        "version": "9.8",
+        "mujoco": "unknown",
+        "num_threads": 1,
+        "batch_size": 3,
+        "tasks": [TASK],
+    }
+    assert [len(row["windows"]) for row in result["rows"]] == [5, 4]
+    assert result["rows"][0]["windows"]["envpool"][0]["env_steps"] % 90 == 0
+    measured, compared = report.tables(result)
+    assert (
+        "EnvPool 9.8, num_threads=1, batch_size=3, which steps MuJoCo unknown" in measured.caption
+    )
+    assert cells(measured)[4][1] == cells(compared)[3][1] == "–"
+
+
+def test_arithmetic_of_the_suite():
+    def windows(*steps):
+        return [{"seconds": 2.0, "env_steps": step} for step in steps]
+
+    result = {
+        "kind": "suite",
+        "settings": {"n": 8, "threads": 2, "async_workers": None},
+        "gymnasium": "1.2.3",
+        "envpool": None,
+        "machine": {"mujoco": "4.5.6"},
+        "warnings": [],
+        "rows": [
+            {
+                "task": "A",
+                "n": 8,
+                "threads": 2,
+                "windows": {
+                    "ours": windows(2000, 4000, 9000),
+                    "sync": windows(1000, 2000, 3000),
+                    "async": windows(4000, 4000, 4000),
+                    "engine": windows(5000, 5000),  # interrupted
+                },
+            }
+        ],
+    }
+    measured, compared = report.tables(result)
+    assert cells(measured) == [["A"], ["2,000"], ["1,000"], ["2,000"], ["–"], ["2,500"]]
+    assert cells(compared) == [["A"], ["2.00"], ["1.00"], ["–"], ["0.60"], ["2"]]
+    assert "async with 8 processes" in measured.caption
+    assert "Gymnasium 1.2.3" in measured.caption
+    assert "MuJoCo 4.5.6" in measured.caption
+    assert report.row_values(result)["ours / sync, A, n=8, threads=2"] == 2
 
 
 def sweep_record(row_rates, reference_rates):
@@ -299,3 +511,46 @@ def test_strict_refuses_before_it_starts(tmp_path, monkeypatch, capsys):
     assert cli.main(["bench", "profile", "--strict", "--out", str(out)]) == 2
     assert "make (7) at 99%" in capsys.readouterr().err
     assert not out.exists()
+
+
+def measured_subject(monkeypatch, tmp_path, *arguments):
+    """Return what a command line would measure, and what its record says of it."""
+    monkeypatch.setattr(box.time, "sleep", lambda seconds: None)
+    subjects = []
+    monkeypatch.setattr(kinds, arguments[0], lambda run, subject, **_: subjects.append(subject))
+    out = tmp_path / "subject.json"
+    assert cli.main(["bench", *arguments, "--out", str(out)]) == 0
+    return subjects[0], record.read(out)["settings"]
+
+
+def test_what_the_command_line_measures(monkeypatch, tmp_path, task_file):
+    duck = MicroduckConfig(reward="v2")
+    for arguments in ((), ("--task", "Microduck-v0")):
+        subject, settings = measured_subject(monkeypatch, tmp_path, "layers", *arguments)
+        assert subject == duck
+        assert settings["variant"] == "groundcontact"
+        assert settings["reward"] == "v2"
+    for task in (TASK, task_file):
+        subject, settings = measured_subject(monkeypatch, tmp_path, "layers", "--task", task)
+        assert subject == settings["task"] == task
+        assert settings["steps"] == task_windows.STEPS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["layers", "--task", "Hoper-v5"], "did you mean 'Hopper-v5'"),
+        (["layers", "--task", TASK, "--reward", "v1"], "--reward is for Microduck-v0, not for"),
+        (["sweep", "--task", TASK, "--variant", "walking"], "--variant"),
+        (["randomization", "--task", TASK], "unrecognized arguments: --task"),
+        (["train", "--task", TASK], "unrecognized arguments: --task"),
+        (["suite", "--tasks", "Hoper-v5"], "invalid choice: 'Hoper-v5'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments, message, capsys):
+    try:
+        status = cli.main(["bench", *arguments])
+    except SystemExit as refused:
+        status = refused.code
+    assert status == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")

@@ -17,8 +17,8 @@ from mujoco_vecenv import (
     load_recording,
     save_recording,
 )
+from mujoco_vecenv.engine.generators import rng_words, set_rng
 from mujoco_vecenv.microduck.randomization import SERVO_HI, Factors
-from mujoco_vecenv.microduck.snapshots import rng_words, set_rng
 from mujoco_vecenv.replay import replay
 from mujoco_vecenv.vector.vec_env import BACKENDS
 

@@ -7,15 +7,18 @@ import importlib.util
 import os
 import subprocess
 import sys
+from math import asin, atan2, cos, exp, log, sin, sqrt, tan, tanh
 from pathlib import Path
 
 import mujoco
 import numpy as np
 import pytest
 
+from mujoco_vecenv.engine import loops
 from mujoco_vecenv.engine.envs import TaskEnvs
+from mujoco_vecenv.engine.loops import compile_loop
 from mujoco_vecenv.engine.task import TaskError
-from mujoco_vecenv.engine.twin import TaskEnv, rehearse
+from mujoco_vecenv.engine.twin import TaskEnv
 from mujoco_vecenv.tasks import make_task
 from mujoco_vecenv.vector.task_vec_env import TaskVecEnv
 
@@ -204,8 +207,18 @@ def assert_equal(path, count=60, n=3, dtype=np.float32, **options):
         ("", {"reward": "len"}, "", "reward must be a plain function, got <built-in function len>"),
         ("", {"model": "Path('nowhere.xml')"}, "", "there is no model 'nowhere.xml'"),
         ("", {"substeps": "0"}, "", "substeps must be 1 or more, got 0"),
-        ("", {"columns": "{'xpos': (float, 1)}"}, "", "column 'xpos' needs another name: it is taken"),
-        ("", {"columns": "{'obs': (float, 1)}"}, "", "column 'obs' needs another name: it is taken"),
+        (
+            "",
+            {"columns": "{'xpos': (float, 1)}"},
+            "",
+            "column 'xpos' needs another name: it is taken",
+        ),
+        (
+            "",
+            {"columns": "{'obs': (float, 1)}"},
+            "",
+            "column 'obs' needs another name: it is taken",
+        ),
         ("", {"columns": "{'a': 'flaot'}"}, "", "column 'a' is 'flaot', no numpy dtype"),
         ("", {"info": "{'a': 'flaot'}"}, "", "info 'a' is 'flaot', no numpy dtype"),
         (
@@ -276,7 +289,7 @@ def test_what_is_refused_when_a_task_is_made(tmp_path, code, fields, where, mess
             "def reward(params):\n    return params.wieght",
             {"params": "{'weight': 1.0}"},
             "params.wieght",
-            "reward() ({}) failed: AttributeError: record array has no attribute wieght",
+            "reward() ({}) failed: AttributeError: 'record' object has no attribute 'wieght'",
         ),
         (
             "def reward(qpos):\n    pass",
@@ -327,27 +340,578 @@ def test_what_is_refused_in_plain_python(tmp_path, code, fields, where, message)
     assert message.format(line_of(path, where) if where else "") in str(caught.value)
 
 
-def test_what_numba_refuses(tmp_path):
+@pytest.mark.parametrize(
+    ("code", "where", "message"),
+    [
+        (
+            "def reward(qpos):\n    return np.clip(qpos[0], -1.0, 1.0)",
+            "np.clip",
+            "reward() ({}): No implementation of function Function(<function clip at ",
+        ),
+        (
+            "def helper(x):\n    return {}[x]\n\ndef reward(qpos):\n"
+            "    return helper(qpos[0]) if qpos[0] > 9 else 0.0",
+            "{}[x]",
+            "helper() ({}): ",
+        ),
+        (
+            "WEIGHTS = {'tilt': 1.0}\n\ndef reward(qpos):\n    return WEIGHTS['tilt']",
+            "return WEIGHTS",
+            "reward() ({}): Untyped global name 'WEIGHTS': Cannot determine Numba type of <class "
+            "'dict'>",
+        ),
+        (
+            "import task_helpers\n\ndef reward(qpos):\n    return task_helpers.double(qpos[0])",
+            "task_helpers.double",
+            "reward() ({}): Unknown attribute 'double' of type Module(<module 'task_helpers' from ",
+        ),
+        (
+            "def reward(xpos):\n    if xpos[0, 0] > 9:\n        xpos[0, 0] = 9\n    return 0.0",
+            "xpos[0, 0] = 9",
+            "reward() ({}): No implementation of function Function(<built-in function setitem>) "
+            "found for signature: setitem(readonly array(float64, 2d, C), ",
+        ),
+        (
+            "def reward(qpos):\n    return float(f'{qpos[0]:.3f}')",
+            "float(f'",
+            "reward() ({}): format spec in f-strings not supported",
+        ),
+    ],
+)
+def test_what_numba_refuses(tmp_path, monkeypatch, code, where, message):
     """With the function, the line, and the reason."""
-    path = write(tmp_path, "def reward(qpos):\n    x = qpos[0]\n    return x if x > 0 else [x][0:].pop()")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "task_helpers.py").write_text("def double(x):\n    return 2 * x\n")
+    path = write(tmp_path, code)
     with pytest.raises(TaskError) as caught:
         TaskEnvs(make_task(path), 2, 1)
-    print(caught.value)
+    expected = "task swing: Numba cannot compile " + message.replace("{}", line_of(path, where), 1)
+    assert str(caught.value).startswith(expected)
+
+
+def test_numba_does_not_say_where_a_record_lacks_an_attribute(tmp_path):
+    path = write(
+        tmp_path,
+        "def reward(qpos, info):\n    if qpos[0] > 9:\n        info.nope = 1\n    return 0.0",
+    )
+    with pytest.raises(TaskError) as caught:
+        TaskEnvs(make_task(path), 2, 1)
+    places = f"{line_of(path, 'def reward')}), observe() ({line_of(path, 'def observe')})"
+    assert str(caught.value) == (
+        f"task swing: Numba cannot compile one of reward() ({places}: there is no attribute 'nope'"
+    )
 
 
 def test_how_a_task_can_be_no_task(tmp_path):
     path = write(tmp_path)
     source = Path(path).read_text()
-    with pytest.raises(ValueError, match="unknown task: there is no file '.*nowhere.py'"):
+    with pytest.raises(ValueError, match=r"unknown task: there is no file '.*nowhere\.py'"):
         make_task("nowhere.py")
     other = tmp_path / "other.py"
     other.write_text(CODE)
-    with pytest.raises(ValueError, match="other.py' is no task: it has no function make()"):
+    with pytest.raises(ValueError, match=r"other\.py' is no task: it has no function make\(\)"):
         make_task(str(other))
     other.write_text("def make():\n    return 7\n")
-    with pytest.raises(TaskError, match=r"other.py: make\(\) must return a Task, got 7"):
+    with pytest.raises(TaskError, match=r"other\.py: make\(\) must return a Task, got 7"):
         make_task(str(other))
     strict = tmp_path / "strict.py"
     strict.write_text(source.replace("make(**options)", "make(length=1.0)"))
     with pytest.raises(TypeError, match=r"unknown option 'lenght' \(did you mean 'length'\?\)"):
         make_task(str(strict), lenght=2.0)
+
+
+# --- what holds -----------------------------------------------------------------------------------
+
+EVERYTHING = """
+from math import exp
+
+SHIFT = np.array([0.5, -0.25])
+
+
+def tilt(angle, gain=2.0):
+    return gain * swing(angle)
+
+
+def swing(angle):
+    return np.cos(angle)
+
+
+def closing_over(scale):
+    def inner(x):
+        return x * scale
+
+    def describe(qpos, elapsed, body, memory, info):
+        info.angle = inner(qpos[0])
+        info.count = elapsed
+        info.steps = memory.steps
+        info.both[0] = memory.speeds[1]
+        info.both[1] = body[0]
+
+    return describe
+
+
+def control(action, qvel, ctrl, memory, body):
+    ctrl[0] = action[0] + SHIFT[1]
+    memory.speeds[1] = qvel[0]
+    memory.steps += 1
+    body[1] += 1.0
+
+
+def reward(qpos, action, params, memory, body, elapsed, info):
+    info.action = action[0]
+    if qpos[0] > 0.2:
+        info.often = exp(qpos[0])
+    total = params.weights[1, 0] * tilt(qpos[0]) + SHIFT[0] * body[1]
+    if params.twice:
+        total += params.count * memory.speeds[1]
+    return total / (elapsed + params.half)
+
+
+def terminated(qpos, params):
+    return params.half * qpos[0] > 0.4
+
+
+def observe(qpos, qvel, memory, body, params, obs):
+    obs[0] = qpos[0]
+    obs[1] = qvel[0]
+    obs[2] = memory.steps
+    obs[3:5] = params.weights[0]
+    obs[5] = body[1]
+"""
+
+EVERYTHING_FIELDS = {
+    "observations": "6",
+    "control": "control",
+    "terminated": "terminated",
+    "describe": "closing_over(3.0)",
+    "episode_steps": "20",
+    "params": "{'half': 0.5, 'twice': True, 'count': 2, 'weights': np.arange(4.0).reshape(2, 2)}",
+    "columns": "{'body': (float, 2), 'memory': [('steps', np.int32), ('speeds', float, 3)]}",
+    "info": "{'angle': float, 'count': int, 'steps': np.int32, 'both': (float, 2), "
+    "'action': 'action', 'often': float}",
+    "reset_info": "('count', 'steps')",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_everything_at_once(tmp_path, dtype):
+    """Columns, records, params, helpers, defaults, closures and infos, over many episodes."""
+    path = write(
+        tmp_path, EVERYTHING, **EVERYTHING_FIELDS, observation_dtype=f"np.{dtype}", name=f"a{dtype}"
+    )
+    assert_equal(path, dtype=np.float32)
+    assert_equal(path, dtype=np.float64)
+    env = TaskEnv(make_task(path))
+    obs, info = env.reset(seed=0)
+    assert obs.dtype == dtype
+    assert info == {"count": 0, "steps": 0}
+    for _ in range(2):
+        for step in range(1, 21):
+            before = env.data.qvel[0]
+            obs, _, _, truncated, info = env.step(np.zeros(1, np.float32))
+            assert info["steps"] == info["count"] == obs[2] == obs[5] == step
+            assert info["both"].tolist() == [before, 0.0]
+            assert (info["often"] != 0) == (env.data.qpos[0] > 0.2)
+            assert truncated == (step == 20)
+        obs, _ = env.reset()
+        assert obs[[2, 5]].tolist() == [0, 0], "columns are zero again"
+
+
+def test_any_name_will_do_for_a_column(tmp_path):
+    names = ("i", "k", "j", "ids", "over", "limit", "state", "rewards", "truncated", "loop")
+    code = f"""
+def control(action, ctrl, {", ".join(names)}):
+    ctrl[0] = action[0]
+    {"; ".join(f"{name}[0] += {n}" for n, name in enumerate(names, 1))}
+
+def observe({", ".join(names)}, obs):
+    {"; ".join(f"obs[{n}] = {name}[0]" for n, name in enumerate(names))}
+"""
+    path = write(
+        tmp_path,
+        code,
+        control="control",
+        observations=str(len(names)),
+        columns=str(dict.fromkeys(names, ("float", 1))),
+    )
+    assert_equal(path, 5)
+    env = TaskEnv(make_task(path))
+    env.reset(seed=0)
+    env.step([0.0])
+    obs, *_ = env.step([0.0])
+    assert obs.tolist() == [2.0 * n for n in range(1, len(names) + 1)]
+
+
+def test_division_by_zero_is_infinite(tmp_path):
+    path = write(
+        tmp_path,
+        "def reward(qpos, params):\n    return params.a / (qpos[0] - qpos[0])",
+        params="{'a': 2.0}",
+    )
+    with np.errstate(divide="ignore"):
+        assert_equal(path, 3)
+        env = TaskEnv(make_task(path))
+        env.reset(seed=0)
+        assert env.step([0.0])[1] == np.inf
+
+
+def test_actions_without_limits(tmp_path):
+    path = write(tmp_path, action_low="[-np.inf]", action_high="[np.inf]")
+    assert_equal(path, 3)
+    with TaskVecEnv(path, 1) as envs:
+        assert (envs.low, envs.high) == (-np.inf, np.inf)
+
+
+def test_a_keyframe(tmp_path):
+    path = write(tmp_path, "def reset(rng):\n    pass", keyframe="'up'", episode_steps="5")
+    assert_equal(path, 12)
+    env = TaskEnv(make_task(path))
+    for _ in range(2):
+        assert env.reset(seed=0)[0].tolist() == [3.0, 0.5]
+        env.step([1.0])
+
+
+LOOK = """
+def observe(qpos, xpos, sensordata, qacc, site_xpos, actuator_velocity, obs):
+    obs[0] = qpos[0]
+    obs[1] = qacc[0]
+    obs[2] = actuator_velocity[0]
+    obs[3:6] = site_xpos[0]
+    obs[6:15] = sensordata
+"""
+
+
+@pytest.mark.parametrize("stage", ["None", "POS", "VEL", "ACC"])
+def test_stages(tmp_path, stage):
+    """Derived fields are a physics step behind, but for what a stage computes anew."""
+    field = "None" if stage == "None" else f"mujoco.mjtStage.mjSTAGE_{stage}"
+    path = write(tmp_path, LOOK, stage=field, observations="15")
+    assert_equal(path, 20)
+    env = TaskEnv(make_task(path))
+    env.reset(seed=0)
+    model = mujoco.MjModel.from_xml_string(PENDULUM)
+    behind, anew = mujoco.MjData(model), mujoco.MjData(model)
+    behind.qpos[:] = env.data.qpos
+    for action in (1.5, -0.5, 2.0):
+        obs, *_ = env.step([action])
+        behind.ctrl[:] = action
+        mujoco.mj_step(model, behind, 2)
+        mujoco.mj_copyState(model, behind, anew, mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_forward(model, anew)
+        pos, vel, acc = (
+            anew if stage in stages else behind
+            for stages in (("POS", "VEL", "ACC"), ("VEL", "ACC"), ("ACC",))
+        )
+        assert (behind.site_xpos != anew.site_xpos).any()
+        assert (behind.sensordata != anew.sensordata).all() or not behind.sensordata.all()
+        assert obs[0] == behind.qpos[0]
+        assert obs[1] == acc.qacc[0]
+        assert obs[2] == vel.actuator_velocity[0]
+        assert obs[3:6].tolist() == pos.site_xpos[0].tolist()
+        assert obs[6:9].tolist() == pos.sensordata[:3].tolist()
+        assert obs[9:12].tolist() == vel.sensordata[3:6].tolist()
+        assert obs[12:15].tolist() == acc.sensordata[6:9].tolist()
+
+
+FORCES = """
+def reset(rng, qpos):
+    qpos[2] -= 0.01
+
+
+def reward(cfrc_ext):
+    return cfrc_ext[2, 5]
+
+
+def observe(cfrc_ext, obs):
+    obs[:] = cfrc_ext[2]
+"""
+
+
+@pytest.mark.parametrize("integrator", ["Euler", "RK4", "implicitfast"])
+def test_contact_forces(tmp_path, integrator):
+    """They are what mj_rnePostConstraint gives after the step, and zero when an episode begins."""
+    xml = BOX.replace("<option ", f'<option integrator="{integrator}" ')
+    path = write(tmp_path, FORCES, xml, observations="6", episode_steps="20")
+    assert_equal(path, 45)
+    model = mujoco.MjModel.from_xml_string(xml)
+    data = mujoco.MjData(model)
+    env = TaskEnv(make_task(path))
+    obs, _ = env.reset(seed=0)
+    assert obs.tolist() == [0.0] * 6
+    data.qpos[2] -= 0.01
+    most = 0.0
+    for _ in range(20):
+        obs, *_ = env.step([])
+        mujoco.mj_step(model, data, 2)
+        mujoco.mj_rnePostConstraint(model, data)
+        assert obs.tolist() == data.cfrc_ext[2].tolist()
+        most = max(most, obs[5])
+    assert most > 10, "the box has hit the floor"
+
+
+RANDOMIZED = """
+def reset(rng, qpos, qvel, body_mass, geom_friction):
+    qpos[0] = rng.uniform(-1, 1)
+    qvel[1] = 1.0
+    body_mass[2] *= rng.uniform(0.5, 2.0)
+    geom_friction[2, 0] = rng.uniform(0.1, 1.0)
+
+
+def control(action, xfrc_applied, mocap_pos, time):
+    xfrc_applied[2, 0:3] = action
+    mocap_pos[0, 2] = 1 + time
+
+
+def observe(qpos, mocap_pos, xpos, obs):
+    obs[0:7] = qpos
+    obs[7:10] = mocap_pos[0]
+    obs[10:13] = xpos[1]
+"""
+
+RANDOMIZED_FIELDS = {
+    "observations": "13",
+    "control": "control",
+    "episode_steps": "15",
+    "model_fields": "('body_mass', 'geom_friction')",
+    "action_low": "np.full(3, -5.0)",
+    "action_high": "np.full(3, 5.0)",
+}
+
+
+def test_model_fields_a_free_joint_and_fields_of_many_dimensions(tmp_path):
+    """Each environment has masses and frictions of its own, drawn anew from the model's."""
+    path = write(tmp_path, RANDOMIZED, BOX, **RANDOMIZED_FIELDS)
+    assert_equal(path, 50)
+    task = make_task(path)
+    env = TaskEnv(task)
+    nominal = env.model.body_mass[2]
+    for seed in (3, 4):
+        env.reset(seed=seed)
+        draws = np.random.default_rng(seed).uniform([-1, 0.5, 0.1], [1, 2.0, 1.0])
+        assert env.data.qpos[0] == draws[0]
+        assert env.model.body_mass[2] == nominal * draws[1]
+        assert env.model.geom_friction[2, 0] == draws[2]
+    obs, *_ = env.step([1.0, 2.0, 3.0])
+    assert env.data.xfrc_applied[2].tolist() == [1, 2, 3, 0, 0, 0]
+    assert obs[7:10].tolist() == [0, 0, 1]
+    assert obs[10:13].tolist() == [0, 0, 1]
+
+
+def test_threads_do_not_matter(tmp_path):
+    path = write(tmp_path, RANDOMIZED, BOX, **RANDOMIZED_FIELDS)
+    taken = []
+    for threads in (1, 2, 5):
+        with TaskVecEnv(path, 5, threads=threads, allow_overcommit=True) as envs:
+            taken.append(steps(envs, 30))
+    assert taken[0] == taken[1] == taken[2]
+
+
+def test_stepping_some_leaves_the_others_alone(tmp_path):
+    path = write(tmp_path, EVERYTHING, **EVERYTHING_FIELDS)
+    task = make_task(path)
+    some, every = (TaskEnvs(task, 4, 2) for _ in range(2))
+    for envs in (some, every):
+        for i in range(4):
+            envs.seed(i, i)
+        envs.begin(envs.all, np.empty((4, 6)), task.new_infos(4))
+    actions = np.random.default_rng(0).uniform(-2, 2, (4, 1))
+    ids = np.array([1, 3])
+    others = [0, 2]
+    before = some.sims.rows[others].copy()
+    step, whole = some.step(actions, ids), every.step(actions)
+    assert some.sims.rows[ids].tobytes() == every.sims.rows[ids].tobytes()
+    assert some.sims.rows[others].tobytes() == before.tobytes()
+    assert some.elapsed.tolist() == [0, 1, 0, 1]
+    for name, column in some.columns.items():
+        assert column[ids].tobytes() == every.columns[name][ids].tobytes()
+        assert not any(column[others].tobytes())
+    for name in ("obs", "rewards", "terminated", "truncated", "infos"):
+        ours, theirs = getattr(step, name), getattr(whole, name)
+        assert repr(ours[ids]) == repr(theirs[ids])
+        assert repr(ours[others]) == repr(np.zeros_like(ours[others]))
+
+
+def test_backends_and_their_states_are_one(tmp_path):
+    """A state taken from one backend goes on to the same bits on each, across new episodes."""
+    path = write(tmp_path, EVERYTHING, **EVERYTHING_FIELDS)
+    with (
+        TaskVecEnv(path, 2, seed=5) as batch,
+        TaskVecEnv(path, 2, seed=5, backend="process") as process,
+        TaskVecEnv(path, 2, seed=5, backend="sync") as sync,
+    ):
+        envs = (batch, process, sync)
+        assert bits(batch.reset()) == bits(process.reset()) == bits(sync.reset())
+        taken = [steps(one, 33) for one in envs]
+        assert taken[0] == taken[1] == taken[2]
+        ends = sum("terminal_obs" in info for step in taken[0] for info in step[3])
+        assert ends >= 2
+        state = batch.get_state()
+        assert bits(state) == bits(process.get_state()) == bits(sync.get_state())
+        onward = steps(batch, 25, seed=1)
+        for one in envs:
+            steps(one, 3, seed=2)
+            assert bits(one.set_state(state)) == bits(state["obs"])
+            assert steps(one, 25, seed=1) == onward
+
+
+def test_a_task_behind_gymnasium(tmp_path):
+    gymnasium = pytest.importorskip("gymnasium")
+    from mujoco_vecenv.vector import gymnasium_env
+
+    path = write(tmp_path, EVERYTHING, **EVERYTHING_FIELDS)
+    gymnasium_env.register("Everything-v0", path)
+    envs = gymnasium.make_vec("mujoco_vecenv/Everything-v0", num_envs=2)
+    single = gymnasium.make("mujoco_vecenv/Everything-v0")
+    obs, _ = envs.reset(seed=7)
+    first, _ = single.reset(seed=7)
+    for action in np.linspace(-1, 1, 20, dtype=np.float32):
+        assert obs[0].tobytes() == first.tobytes()
+        obs, rewards, *_ = envs.step(np.full((2, 1), action))
+        first, reward, *_ = single.step(np.full(1, action))
+        assert rewards[0] == reward
+    envs.close()
+
+
+# --- what is kept of compiled code ----------------------------------------------------------------
+
+KEPT = """
+from task_other import LATER, late
+
+GAIN = 1.0
+TABLE = np.array([10.0, 20.0])
+
+
+def helper(x, offset=100.0):
+    return x + offset
+
+
+def closed(value):
+    def inner(x):
+        return x + value
+
+    return inner
+
+
+plus = closed(1000.0)
+
+
+def total():
+    return plus(helper(GAIN + TABLE[1])) + late() + LATER
+"""
+
+
+def call(folder: Path, name: str, code: str) -> float:
+    """Compile the function `total` of a module and call it."""
+    (folder / f"{name}.py").write_text(f"import numpy as np\n{code}")
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return compile_loop("kept", "def loop():\n    return total()\n", {"total": module.total})()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        ("GAIN = 1.0", "GAIN = 3.0", 2.0),
+        ("x + offset", "x - offset", -200.0),
+        ("offset=100.0", "offset=101.0", 1.0),
+        ("[10.0, 20.0]", "[10.0, 21.0]", 1.0),
+        ("np.array([10.0, 20.0])", "np.array([10, 20])", 0.0),
+        ("closed(1000.0)", "closed(1001.0)", 1.0),
+        ("return 1e4", "return 2e4", 1e4),
+        ("LATER = 1e5", "LATER = 2e5", 1e5),
+    ],
+)
+def test_a_change_of_the_source_is_noticed(tmp_path, monkeypatch, before, after, change):
+    """In the file itself, and in what it imports."""
+    monkeypatch.syspath_prepend(tmp_path)
+    other = "LATER = 1e5\n\ndef late():\n    return 1e4\n"
+    kept = []
+    for old, new in ((before, before), (before, before), (before, after)):
+        monkeypatch.delitem(sys.modules, "task_other", raising=False)
+        (tmp_path / "task_other.py").write_text(other.replace(old, new))
+        importlib.invalidate_caches()
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        kept.append(call(tmp_path, f"task_{len(kept)}", KEPT.replace(old, new)))
+    assert kept == [111121.0, 111121.0, 111121.0 + change]
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from mujoco_vecenv.vector.task_vec_env import TaskVecEnv
+with TaskVecEnv(sys.argv[1], 1) as envs:
+    print(envs.step(np.zeros((1, 1), np.float32))[1][0])
+"""
+
+
+def test_another_process_finds_what_was_compiled(tmp_path):
+    """And compiles anew when a number in the task's file has changed."""
+    path = write(tmp_path, "def reward():\n    return 1.5")
+    env = {name: v for name, v in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    env |= {"XDG_CACHE_HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run() -> tuple[str, set[Path]]:
+        command = [sys.executable, "-c", SCRIPT, path]
+        out = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+        return out, set((tmp_path / "mujoco-vecenv").rglob("*.nb*"))
+
+    out, kept = run()
+    assert out == "1.5\n"
+    assert len(kept) == 6, "an index and code of three loops"
+    assert run() == (out, kept)
+    Path(path).write_text(Path(path).read_text().replace("1.5", "2.5"))
+    out, more = run()
+    assert out == "2.5\n"
+    assert len(more - kept) == 2, "only the loop with the reward"
+
+
+def test_where_nothing_can_be_kept(tmp_path, monkeypatch):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "swing.py"))  # a file
+    path = write(tmp_path)
+    assert_equal(path, 3, n=2)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["swing.py", "swing.xml"]
+
+
+def test_where_another_has_kept_it(tmp_path, monkeypatch):
+    """Numba refuses to keep code where it can write no folder."""
+    plain = loops.njit
+
+    def refuse(*arguments, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(loops, "njit", refuse)
+    assert_equal(write(tmp_path), 3, n=2)
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def test_functions_of_math_have_the_same_bits_in_compiled_code():
+    """As the document promises; numpy's do not."""
+
+    def evaluate(x, out):
+        out[0] = sin(x)
+        out[1] = cos(x)
+        out[2] = tan(x)
+        out[3] = exp(x)
+        out[4] = tanh(x)
+        out[5] = atan2(x, 0.5)
+        out[6] = log(abs(x))
+        out[7] = sqrt(abs(x))
+        out[8] = asin(x / 20)
+
+    loop = compile_loop(
+        "math",
+        "def loop(x, out):\n    for k in range(len(x)):\n        evaluate(x[k], out[k])\n",
+        {"evaluate": evaluate},
+    )
+    values = np.random.default_rng(0).normal(size=5000) * 3
+    compiled, plain = np.empty((2, len(values), 9))
+    loop(values, compiled)
+    for x, out in zip(values, plain, strict=True):
+        evaluate(x, out)
+    assert (compiled == plain).all(axis=0).all()

@@ -37,6 +37,7 @@ def run_task_contract(
     advance: Callable[[float], None] = lambda share: None,
     episodes: int = EPISODES,
     observations: int = OBSERVATIONS,
+    episode_steps: int | None = None,
 ) -> Report:
     """Compare tasks on the batch engine with their references.
 
@@ -45,6 +46,7 @@ def run_task_contract(
         advance: told what share of a task has been compared since the last call.
         episodes: whole episodes per task, at least.
         observations: observations per task, at least.
+        episode_steps: control steps after which episodes are truncated; None for each task's own.
 
     Returns:
         The report, with a tally per task and case.
@@ -56,13 +58,17 @@ def run_task_contract(
         for number, options in enumerate(cases):
             dtype = np.dtype(np.float64 if number % 2 else np.float32)
             tally = Tally()
-            with_limit = make_task(task, **options).episode_steps
+            limit = episode_steps or make_task(task, **options).episode_steps
             reference = SyncVectorEnv(
-                [_single(task, options, with_limit)] * ENVIRONMENTS,
+                [_single(task, options, limit)] * ENVIRONMENTS,
                 autoreset_mode=AutoresetMode.SAME_STEP,
             )
             candidate = TaskVectorEnv(
-                task, ENVIRONMENTS, autoreset_mode=AutoresetMode.SAME_STEP, **options
+                task,
+                ENVIRONMENTS,
+                autoreset_mode=AutoresetMode.SAME_STEP,
+                max_episode_steps=limit,
+                **options,
             )
             done = 0.0
             for share in _compare(reference, candidate, 100 * number, dtype, least, tally):

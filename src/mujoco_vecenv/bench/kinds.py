@@ -142,8 +142,13 @@ def suite(
     for task in tasks:
         row = {"task": task, "n": n, "threads": threads, "async_workers": workers}
         with ExitStack() as stack:
-            contestants = rivals.contestants(task, n, threads, workers, task in in_pool, stack)
-            run.take_turns(row, contestants, rounds, seconds)
+            # Not kept under a name: the next task's processes are forked when these are gone.
+            run.take_turns(
+                row,
+                rivals.contestants(task, n, threads, workers, task in in_pool, stack),
+                rounds,
+                seconds,
+            )
 
 
 def train(run: Run, config: MicroduckConfig, *, rounds: int) -> None:

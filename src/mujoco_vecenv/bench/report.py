@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich import box
 from rich.table import Table
@@ -19,6 +19,7 @@ RATIOS = {
     "compare": (("batch", "process"), ("batch", "sync")),
     "train": (("batch", "process"), ("batch", "sync"), ("batch", "batch, torch's threads")),
     "randomization": (("noise", "plain"), ("own physics", "shared physics")),
+    "suite": (("ours", "sync"), ("ours", "async"), ("ours", "envpool"), ("ours", "engine")),
 }
 """Kind to the pairs of contestants whose ratio it is about."""
 
@@ -26,6 +27,8 @@ RATIOS = {
 def tables(record: Record) -> list[Table]:
     """Return the tables of a record."""
     kind = record["kind"]
+    if kind == "suite":
+        return _suite_tables(record)
     if kind in RATIOS:
         return [_turns_table(record)] + ([_parts_table(record)] if kind == "train" else [])
     makers: dict[str, Callable[[Record], list[Table]]] = {
@@ -64,11 +67,13 @@ def row_values(record: Record) -> dict[str, float]:
     values = {}
     for row in record["rows"]:
         where = f"n={row['n']}, threads={row['threads']}"
+        if "task" in row:
+            where = f"{row['task']}, {where}"
         for name, windows in row.get("windows", {}).items():
             if windows:
                 values[f"{name}, {where}, env-steps/s"] = statistics.median(rates(windows))
         for name, other in RATIOS.get(record["kind"], ()):
-            if row["windows"][name] and row["windows"][other]:
+            if row["windows"].get(name) and row["windows"].get(other):
                 values[f"{name} / {other}, {where}"] = _ratio(row, name, other)
         for part, us in row.get("us", {}).items():
             values[f"{part}, {where}, µs"] = us
@@ -119,10 +124,12 @@ def plot(record: Record, path: Path) -> None:
         axes.set_xlabel("environments")
     elif kind == "profile":
         _stack(axes, rows)
+    elif kind == "suite":
+        _points(axes, record)
     else:
         _groups(axes, rows)
     axes.set_ylabel("µs per step" if kind == "profile" else "env-steps/s")
-    axes.set_ylim(bottom=None if kind == "scale" else 0)
+    axes.set_ylim(bottom=None if kind in ("scale", "suite") else 0)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
     axes.set_title(f"{record['command']}\n{record['machine']['cpu']}", fontsize="medium")
@@ -139,6 +146,22 @@ def _stack(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
         heights = [row["us"][part] for row in rows]
         axes.bar(labels, heights, bottom=bottom, label=part)
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+
+
+def _points(axes: Any, record: Record) -> None:
+    """Draw each contestant's rates over the tasks, on a logarithmic axis."""
+    rows, markers = record["rows"], "osvDx"
+    for name, marker in zip(_SUITE, markers, strict=True):
+        measured = [row for row in rows if row["windows"].get(name)]
+        axes.plot(
+            [row["task"] for row in measured],
+            [statistics.median(rates(row["windows"][name])) for row in measured],
+            marker,
+            label=_suite_names(record)[name],
+        )
+    axes.set_yscale("log")
+    for label in axes.get_xticklabels():
+        label.set(rotation=30, horizontalalignment="right")
 
 
 def _groups(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
@@ -181,6 +204,70 @@ def _turns_table(record: Record) -> Table:
                 str(rounds),
             )
     return table
+
+
+_SUITE: Final = ("ours", "sync", "async", "envpool", "engine")
+"""The contestants of `suite`, in the order of its columns."""
+
+
+def _suite_names(record: Record) -> dict[str, str]:
+    """Return what the contestants of `suite` are called in words."""
+    pool = record["envpool"]
+    return {
+        "ours": "ours",
+        "sync": "Gymnasium's SyncVectorEnv",
+        "async": "Gymnasium's AsyncVectorEnv",
+        "envpool": f"EnvPool, MuJoCo {pool['mujoco']}" if pool else "EnvPool, not installed",
+        "engine": "mujoco.batch alone",
+    }
+
+
+def _suite_tables(record: Record) -> list[Table]:
+    """Return the rates of each contestant, and how much faster ours is than each other."""
+    settings, pairs = record["settings"], RATIOS["suite"]
+    measured = _table("task", *_SUITE)
+    measured.title = f"env-steps/s, n={settings['n']}, threads={settings['threads']}: medians"
+    measured.caption, measured.caption_justify = _suite_caption(record), "left"
+    compared = _table("task", *(f"{a} /\n{b}" for a, b in pairs), "rounds")
+    compared.title = "medians of the ratios within a round"
+    for row in record["rows"]:
+        windows = row["windows"]
+        measured.add_row(
+            row["task"],
+            *(
+                f"{statistics.median(rates(windows[name])):,.0f}" if windows.get(name) else "–"
+                for name in _SUITE
+            ),
+        )
+        compared.add_row(
+            row["task"],
+            *(
+                f"{_ratio(row, a, b):.2f}" if windows.get(a) and windows.get(b) else "–"
+                for a, b in pairs
+            ),
+            str(min(len(done) for done in windows.values())),
+        )
+    for table in (measured, compared):
+        table.columns[0].justify = "left"
+    return [measured, compared]
+
+
+def _suite_caption(record: Record) -> str:
+    """Return what the contestants of `suite` are, and in what they are not alike."""
+    workers = record["settings"]["async_workers"] or record["settings"]["n"]
+    caption = (
+        f"sync, async: Gymnasium {record['gymnasium']}, async with {workers} processes, one for "
+        "each of its environments. engine: mujoco.batch without the task. These and ours step "
+        f"MuJoCo {record['machine']['mujoco']}. envpool: "
+    )
+    pool = record["envpool"]
+    if pool is None:
+        return caption + "not installed."
+    return caption + (
+        f"EnvPool {pool['version']}, num_threads={pool['num_threads']}, batch_size="
+        f"{pool['batch_size']}, which steps MuJoCo {pool['mujoco']}: its numbers are not bit-equal "
+        "to the others'."
+    )
 
 
 def _parts_table(record: Record) -> Table:

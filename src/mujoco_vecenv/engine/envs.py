@@ -1,6 +1,7 @@
 """n environments of a task, stepped together: batched physics between compiled loops."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,10 +18,12 @@ from mujoco_vecenv.engine.contact_forces import (
 from mujoco_vecenv.engine.lean import lean_model
 from mujoco_vecenv.engine.loops import call_source, compile_loop
 from mujoco_vecenv.engine.simulations import Simulations
-from mujoco_vecenv.engine.task import DERIVED, STATE, Task, arguments, row
+from mujoco_vecenv.engine.task import DERIVED, STATE, Task, arguments, row, with_attributes
 from mujoco_vecenv.engine.twin import rehearse
 
 _NO_LIMIT: Final = 2**62
+_PARALLEL_ROWS: Final = 4096
+"""Environments from which on a loop is shared between threads: before, asking them takes longer."""
 _NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "bvh_", "ncon", "site_")
 """Beginnings of the names of fields that a lean model has fewer of."""
 
@@ -101,7 +104,12 @@ class TaskEnvs:
         self._params = task.params_record()
         self._model_fields = {name: self.sims.model_field(name) for name in task.model_fields}
         self._nominal = {name: getattr(model, name).copy() for name in task.model_fields}
+        self._pool = (
+            ThreadPoolExecutor(threads - 1) if threads > 1 and n >= _PARALLEL_ROWS else None
+        )
+        self._threads = threads
         self._compile()
+        self._bind_plain()
 
     def _compile(self) -> None:
         task, sims = self.task, self.sims
@@ -128,6 +136,8 @@ class TaskEnvs:
         if FIELD in task.reads and not leaves_contact_forces(sims.model):
             begin.replace(FIELD, np.zeros_like(sims.field(FIELD)))
         self._control, self._finish, self._begin = control, finish, begin
+        for loop in (control, finish):
+            loop.share(self._pool, self._threads)
         # Compiled now, for the dtype that actions are announced in.
         none = self.all[:0]
         actions = np.zeros((self.n, len(self.low)), np.float32)
@@ -169,6 +179,12 @@ class TaskEnvs:
         self.columns[name] = column
         for loop in (self._control, self._finish, self._begin):
             loop.replace(f"column_{name}", column)
+        self._bind_plain()
+
+    def _bind_plain(self) -> None:
+        """Gather what the functions that stay plain Python are called with."""
+        self._reset = self._plain(self.task.reset)
+        self._leave = None if self.task.leave is None else self._plain(self.task.leave)
 
     def begin(self, ids: NDArray[np.int64], obs: NDArray[Any], infos: NDArray[Any]) -> None:
         """Draw new episodes for some environments.
@@ -178,48 +194,55 @@ class TaskEnvs:
             obs: takes their first observations, in their rows.
             infos: takes what a reset tells, in their rows.
         """
-        if self.task.leave is not None:
+        if self._leave is not None:
             for i in ids[self._begun[ids]].tolist():
-                self._call(self.task.leave, i)
+                self._leave(i)
         self.clear(ids)
         for i in ids.tolist():
             for name, field in self._model_fields.items():
                 field[i] = self._nominal[name]
-            self._call(self.task.reset, i)
+            self._reset(i)
         if self.task.recompute_constants:
             self.sims.recompute_constants(ids)
         self._begun[ids] = True
         self.started(ids, obs, infos)
 
     def clear(self, ids: NDArray[np.int64]) -> None:
-        """Put environments back to where episodes begin, their columns to zero."""
+        """Put environments back to where episodes begin, their columns and time to zero."""
         self.sims.reset(ids)
+        self.elapsed[ids] = 0
         for column in self.columns.values():
             column[ids] = np.zeros((), column.dtype)
 
-    def _call(self, function: Callable[..., Any], i: int) -> None:
-        """Call a function that is plain Python for environment i."""
-        values: dict[str, Any] = {}
+    def _plain(self, function: Callable[..., Any]) -> Callable[[int], None]:
+        """Return a function that is plain Python, to be called for environment i."""
+        arrays: dict[str, Any] = {}
+        same: dict[str, Any] = {}
         for name in arguments(function):
             if name == "rng":
-                values[name] = self.rngs[i]
+                arrays[name] = self.rngs
             elif name == "elapsed":
-                values[name] = int(self.elapsed[i])
+                arrays[name] = self.elapsed
             elif name == "params":
-                values[name] = row(self._params, 0)
-            elif name == "fields":
-                values[name] = {field: array[i] for field, array in self._model_fields.items()}
-            elif name in self._model_fields:
-                values[name] = self._model_fields[name][i]
+                same[name] = row(self._params, 0)
             elif name in self.columns:
-                values[name] = row(self.columns[name], i)
-            else:
-                values[name] = self.sims.field(name)[i]
-        function(**values)
+                arrays[name] = with_attributes(self.columns[name])
+            elif name in self._model_fields:
+                arrays[name] = self._model_fields[name]
+            elif name != "fields":
+                arrays[name] = self.sims.field(name)
+        fields = self._model_fields if "fields" in arguments(function) else None
+
+        def call(i: int) -> None:
+            values = {name: array[i] for name, array in arrays.items()}
+            if fields is not None:
+                values["fields"] = {name: array[i] for name, array in fields.items()}
+            function(**values, **same)
+
+        return call
 
     def started(self, ids: NDArray[np.int64], obs: NDArray[Any], infos: NDArray[Any]) -> None:
-        """Count episodes from 0 whose first states have been written; see `begin`."""
-        self.elapsed[ids] = 0
+        """Observe episodes whose first states have been written; see `begin`."""
         if self.task.reads:
             self.sims.forward(ids)
         self.observe(ids, obs, infos)
@@ -250,6 +273,8 @@ class TaskEnvs:
         """
         step = self._new_step(np.empty if ids is None else np.zeros)
         rows = self.all if ids is None else ids
+        if self._pool is not None:  # where one thread may refuse what another has begun
+            check_finite(actions)
         if self._control(rows, actions, step.infos) < 0:
             check_finite(actions)
         self.sims.step(self.task.substeps, ids)
@@ -271,7 +296,9 @@ class TaskEnvs:
         )
 
     def close(self) -> None:
-        """Nothing to release: the thread pool goes with the object."""
+        """End the threads of the loops; those of the physics go with the object."""
+        if self._pool is not None:
+            self._pool.shutdown()
 
 
 class _Loop:
@@ -306,8 +333,11 @@ class _Loop:
                 fixed.append(array)
         if "elapsed" in text and "elapsed" not in fixed:
             fixed.append("elapsed")
+        arrays = [name for name in ("ids", *given, *fixed) if name != "limit"]
+        borrowing = "".join(f"    {name} = borrowed({name})\n" for name in arrays)
         source = (
             f"def loop(ids, {', '.join((*given, *fixed))}):\n"
+            f"{borrowing}"
             f"{_FINITE if 'action' in given and 'obs' not in given else ''}"
             "    over = 0\n"
             "    for k in range(len(ids)):\n"
@@ -318,6 +348,7 @@ class _Loop:
         self._fixed_names = fixed
         self._fixed = tuple(find(name) for name in fixed)
         self._loop = compile_loop(task.name, source, functions)
+        self.share(None, 1)
 
     def replace(self, name: str, other: NDArray[Any]) -> None:
         """Give the loop another array in place of a fixed one, if it takes that."""
@@ -326,5 +357,16 @@ class _Loop:
             for given, array in zip(self._fixed_names, self._fixed, strict=True)
         )
 
+    def share(self, pool: ThreadPoolExecutor | None, threads: int) -> None:
+        """Share long calls between the caller's thread and a pool's."""
+        self._pool = pool
+        self._threads = threads
+
     def __call__(self, ids: NDArray[np.int64], *values: Any) -> Any:
-        return self._loop(ids, *values, *self._fixed)
+        """Run the loop and return how many times it counted something."""
+        if self._pool is None or len(ids) < _PARALLEL_ROWS:
+            return self._loop(ids, *values, *self._fixed)
+        mine, *others = np.array_split(ids, self._threads)
+        running = [self._pool.submit(self._loop, o, *values, *self._fixed) for o in others]
+        count = self._loop(mine, *values, *self._fixed)
+        return count + sum(share.result() for share in running)

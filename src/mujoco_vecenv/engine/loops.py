@@ -18,9 +18,12 @@ from typing import Any, Final
 
 import mujoco
 import numpy as np
+from llvmlite import ir
 from numba import njit
+from numba.core import cgutils
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
+from numba.extending import intrinsic
 
 from mujoco_vecenv.engine import native, numpy_bits
 from mujoco_vecenv.engine.task import TaskError, arguments, place
@@ -50,6 +53,7 @@ def compile_loop(
     sys.modules[module.__name__] = module
     path = _kept(module.__name__, source)
     namespace: dict[str, Any] = {"__name__": module.__name__, "isfinite": math.isfinite}
+    namespace["borrowed"] = borrowed
     made: dict[int, Any] = {}
     namespace |= {n: _compiled(f, module.__name__, made) for n, f in functions.items()}
     exec(compile(source, str(path or "<loop>"), "exec"), namespace)
@@ -66,6 +70,23 @@ def compile_loop(
             raise TaskError(_explain(task, error, theirs)) from error
 
     return call
+
+
+@intrinsic
+def borrowed(typing: Any, array: Any) -> Any:
+    """Return an array without its reference count, whose owner must outlive it.
+
+    Else every row that is sliced from it would be counted, which costs more than most rows do, and
+    stops threads that count the same array.
+    """
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        kept = context.make_array(signature.args[0])(context, builder, value=arguments[0])
+        kept.meminfo = cgutils.get_null_value(kept.meminfo.type)  # type: ignore[no-untyped-call]
+        kept.parent = cgutils.get_null_value(kept.parent.type)  # type: ignore[no-untyped-call]
+        return kept._getvalue()
+
+    return array(array), generate
 
 
 def call_source(name: str, function: Callable[..., Any], rows: Mapping[str, str]) -> str:

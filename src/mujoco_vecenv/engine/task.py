@@ -324,4 +324,9 @@ def place(function: Callable[..., Any]) -> str:
 
 def row(array: NDArray[Any], i: int) -> Any:
     """Return row i for plain Python: a view, with attributes if the array is structured."""
-    return array.view(np.recarray)[i] if array.dtype.names is not None else array[i]
+    return with_attributes(array)[i]
+
+
+def with_attributes(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view whose rows have their fields as attributes, if they have any."""
+    return array.view(np.recarray) if array.dtype.names is not None else array

@@ -104,7 +104,8 @@ class BatchEnvs:
         return step.obs, step.rewards, step.truncated, infos
 
     def close(self) -> None:
-        """Nothing to release: the thread pool goes with the object."""
+        """End the threads."""
+        self._envs.close()
 
     def record(self) -> list[Episode]:
         """Return what the running episodes drew."""

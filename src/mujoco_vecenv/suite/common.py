@@ -1,5 +1,6 @@
 """What the environments of the suite share."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,21 +81,27 @@ def normal_velocities(scale: float) -> Callable[..., None]:
 
 def remember_x(action: Any, qpos: Any, ctrl: Any, before: Any) -> None:
     """Control the actuators by the action, and keep the position along x."""
-    ctrl[:] = action
+    for k in range(len(ctrl)):
+        ctrl[k] = action[k]
     before[0] = qpos[0]
 
 
 def observe_state(qpos: Any, qvel: Any, obs: Any, params: Any) -> None:
     """Observe positions, without the first `params.skip`, and velocities."""
-    shown = len(qpos) - params.skip
-    obs[:shown] = qpos[params.skip :]
-    obs[shown:] = qvel
+    skip = params.skip
+    shown = len(qpos) - skip
+    for k in range(shown):
+        obs[k] = qpos[skip + k]
+    for k in range(len(qvel)):
+        obs[shown + k] = qvel[k]
 
 
 def observe_clipped(qpos: Any, qvel: Any, obs: Any, params: Any) -> None:
     """Observe positions, without the first `params.skip`, and velocities within ±10."""
-    shown = len(qpos) - params.skip
-    obs[:shown] = qpos[params.skip :]
+    skip = params.skip
+    shown = len(qpos) - skip
+    for k in range(shown):
+        obs[k] = qpos[skip + k]
     for k in range(len(qvel)):
         obs[shown + k] = clip(qvel[k], -10.0, 10.0)
 
@@ -138,5 +145,5 @@ def all_finite(values: Any) -> bool:
     """Whether no number is infinite or NaN."""
     finite = True
     for k in range(len(values)):
-        finite = finite and bool(np.isfinite(values[k]))
+        finite = finite and math.isfinite(values[k])
     return finite

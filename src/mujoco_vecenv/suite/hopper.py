@@ -15,7 +15,6 @@ from mujoco_vecenv.suite.common import (
     reward_run,
     uniform_state,
     upright,
-    within,
 )
 
 CASES = (
@@ -37,13 +36,13 @@ CASES = (
 
 def healthy(qpos: Any, qvel: Any, params: Any) -> bool:
     """Whether height, angle and the rest of the state are within their ranges."""
+    low, high = params.healthy_state_range[0], params.healthy_state_range[1]
+    within_range = True
     for k in range(2, len(qpos)):
-        if not within(qpos[k], params.healthy_state_range):
-            return False
+        within_range = within_range and low < qpos[k] < high
     for k in range(len(qvel)):
-        if not within(qvel[k], params.healthy_state_range):
-            return False
-    return upright(qpos, params)
+        within_range = within_range and low < qvel[k] < high
+    return bool(within_range and upright(qpos, params))
 
 
 def reward(qpos: Any, qvel: Any, action: Any, before: Any, info: Any, params: Any) -> Any:

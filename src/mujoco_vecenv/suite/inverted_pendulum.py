@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 
 from mujoco_vecenv.engine.task import Task
@@ -14,7 +13,7 @@ CASES = ({"frame_skip": 5, "reset_noise_scale": 0.12},)
 
 def terminated(qpos: Any, qvel: Any) -> bool:
     """Whether the pole leans by more than 0.2 rad, or the physics has failed."""
-    return bool(not (all_finite(qpos) and all_finite(qvel)) or np.abs(qpos[1]) > 0.2)
+    return bool(not (all_finite(qpos) and all_finite(qvel)) or abs(qpos[1]) > 0.2)
 
 
 def reward(qpos: Any, qvel: Any, info: Any) -> Any:

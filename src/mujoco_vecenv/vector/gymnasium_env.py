@@ -136,6 +136,8 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         ((64, 17), dtype('float64'))
     """
 
+    _envs: TaskEnvs | None = None  # until it is made: Gymnasium 1.3 closes what could not be, too
+
     def __init__(
         self,
         task: str,

@@ -308,7 +308,7 @@ class _Batch:
         _from_bytes(envs.columns, state)
 
     def close(self) -> None:
-        """Nothing to release: the thread pool goes with the object."""
+        self._envs.close()
 
 
 class _Loop:

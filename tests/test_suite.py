@@ -1,0 +1,91 @@
+"""Every task against its reference, to the last bit, and the proof that a difference is seen."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from mujoco_vecenv import task_contract
+from mujoco_vecenv.cli import main
+from mujoco_vecenv.task_contract import cases_of, run_task_contract
+from mujoco_vecenv.tasks import TASKS, make_task
+
+SUITE = [name for name in TASKS if name != "Microduck-v0"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_equal_with_all_its_options(task):
+    cases = cases_of(task)
+    assert len(cases) > 1
+    report = run_task_contract([task], episodes=20, observations=1000, episode_steps=150)
+    assert report.total.first == ""
+    assert report.equal
+    assert report.total.episodes >= 20
+    assert report.total.observations >= 1000
+    assert len(report.cases) == len(cases)
+
+
+@pytest.mark.parametrize("task", SUITE)
+def test_every_option_that_gymnasium_has_is_covered(task):
+    import inspect
+
+    reference = inspect.signature(task_contract.task_module(task).reference).parameters
+    ours = inspect.signature(task_contract.task_module(task).make).parameters
+    rendering = {"default_camera_config", "kwargs"}
+    assert {n: p.default for n, p in ours.items()} == {
+        n: p.default for n, p in reference.items() if n not in rendering
+    }
+    tried = {name for case in cases_of(task) for name in case}
+    assert tried | {"xml_file"} == set(ours)
+
+
+@pytest.mark.parametrize("task", SUITE)
+def test_time_limits_are_gymnasiums(task):
+    assert make_task(task).episode_steps == gymnasium.spec(task).max_episode_steps
+
+
+@pytest.mark.parametrize(
+    ("task", "option", "value"),
+    [
+        ("HalfCheetah-v5", "forward_reward_weight", np.nextafter(1.0, 2)),
+        ("Hopper-v5", "healthy_reward", np.nextafter(1.0, 2)),
+        ("Reacher-v5", "reward_dist_weight", np.nextafter(1.0, 2)),
+        ("Ant-v5", "contact_cost_weight", np.nextafter(5e-4, 1)),
+        ("Humanoid-v5", "forward_reward_weight", np.nextafter(1.25, 2)),
+    ],
+)
+def test_a_weight_changed_in_its_last_bit_is_noticed(task, option, value, monkeypatch):
+    real = task_contract.TaskVectorEnv
+
+    def changed(*arguments, **options):
+        return real(*arguments, **{option: value} | options)
+
+    monkeypatch.setattr(task_contract, "TaskVectorEnv", changed)
+    monkeypatch.setattr(task_contract, "cases_of", lambda task: [{}])
+    report = run_task_contract([task], episodes=4, observations=400, episode_steps=100)
+    assert not report.equal
+    assert report.total.observations == report.total.identical
+    assert "at step" in report.total.first
+
+
+def test_a_reset_with_other_noise_is_noticed(monkeypatch):
+    real = task_contract.TaskVectorEnv
+
+    def changed(*arguments, **options):
+        return real(*arguments, **{"reset_noise_scale": np.nextafter(0.1, 1)} | options)
+
+    monkeypatch.setattr(task_contract, "TaskVectorEnv", changed)
+    report = run_task_contract(["Swimmer-v5"], episodes=1, observations=10, episode_steps=20)
+    assert report.total.identical < report.total.observations
+
+
+def test_the_command(capsys, tmp_path):
+    json = tmp_path / "contract.json"
+    command = ["contract", "--task", "InvertedPendulum-v5", "Reacher-v5", "--episodes", "2"]
+    assert main([*command, "--json", str(json)]) == 0
+    assert "Equal to the last bit." in capsys.readouterr().out
+    assert '"equal": true' in json.read_text()
+
+
+def test_the_command_refuses_an_unknown_task(capsys):
+    assert main(["contract", "--task", "HalfCheeta-v5"]) == 2
+    assert "did you mean 'HalfCheetah-v5'?" in capsys.readouterr().err
