@@ -5,6 +5,7 @@ import re
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
@@ -12,6 +13,15 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, Ve
 
 from mujoco_vecenv.engine import budget
 from mujoco_vecenv.vector.sb3 import SB3VecEnv
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small train slower on more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def make_dummy(name, n=3, seed=None, **options):

@@ -731,9 +731,18 @@ def test_stepping_some_leaves_the_others_alone(tmp_path):
         assert repr(ours[others]) == repr(np.zeros_like(ours[others]))
 
 
-def test_backends_and_their_states_are_one(tmp_path):
+@pytest.mark.parametrize(
+    ("code", "xml", "fields"),
+    [
+        (EVERYTHING, PENDULUM, EVERYTHING_FIELDS),
+        (RANDOMIZED, BOX, RANDOMIZED_FIELDS),
+        (RANDOMIZED, BOX, RANDOMIZED_FIELDS | {"recompute_constants": "True"}),
+    ],
+    ids=["everything", "randomized", "constants"],
+)
+def test_backends_and_their_states_are_one(tmp_path, code, xml, fields):
     """A state taken from one backend goes on to the same bits on each, across new episodes."""
-    path = write(tmp_path, EVERYTHING, **EVERYTHING_FIELDS)
+    path = write(tmp_path, code, xml, **fields)
     with (
         TaskVecEnv(path, 2, seed=5) as batch,
         TaskVecEnv(path, 2, seed=5, backend="process") as process,

@@ -108,11 +108,14 @@ def _load_file(path: Path) -> ModuleType:
     assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))  # as for a script: it may import what lies beside it
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
+    finally:
+        sys.path.remove(str(path.parent))
     if not callable(getattr(module, "make", None)):
         del sys.modules[name]
         raise ValueError(f"{str(path)!r} is no task: it has no function make()")

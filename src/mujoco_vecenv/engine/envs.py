@@ -72,6 +72,7 @@ class TaskEnvs:
         rngs: a generator for each environment, from which `begin` draws; see `seed`.
         elapsed: (n,) control steps done in each episode.
         columns: the task's columns, a row per environment.
+        model_fields: the model fields that environments have of their own, a row per environment.
         low, high: the actions' limits, float32.
         timestep: seconds in a physics step.
 
@@ -102,7 +103,7 @@ class TaskEnvs:
         self.all = np.arange(n)
         self._limit = _NO_LIMIT if task.episode_steps is None else task.episode_steps
         self._params = task.params_record()
-        self._model_fields = {name: self.sims.model_field(name) for name in task.model_fields}
+        self.model_fields = {name: self.sims.model_field(name) for name in task.model_fields}
         self._nominal = {name: getattr(model, name).copy() for name in task.model_fields}
         self._pool = (
             ThreadPoolExecutor(threads - 1) if threads > 1 and n >= _PARALLEL_ROWS else None
@@ -199,7 +200,7 @@ class TaskEnvs:
                 self._leave(i)
         self.clear(ids)
         for i in ids.tolist():
-            for name, field in self._model_fields.items():
+            for name, field in self.model_fields.items():
                 field[i] = self._nominal[name]
             self._reset(i)
         if self.task.recompute_constants:
@@ -227,11 +228,11 @@ class TaskEnvs:
                 same[name] = row(self._params, 0)
             elif name in self.columns:
                 arrays[name] = with_attributes(self.columns[name])
-            elif name in self._model_fields:
-                arrays[name] = self._model_fields[name]
+            elif name in self.model_fields:
+                arrays[name] = self.model_fields[name]
             elif name != "fields":
                 arrays[name] = self.sims.field(name)
-        fields = self._model_fields if "fields" in arguments(function) else None
+        fields = self.model_fields if "fields" in arguments(function) else None
 
         def call(i: int) -> None:
             values = {name: array[i] for name, array in arrays.items()}

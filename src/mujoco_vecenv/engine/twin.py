@@ -28,6 +28,7 @@ class TaskEnv:
         model, data: MuJoCo's own.
         rng: the generator that episodes are drawn from, None until the first reset.
         columns: the task's columns, with one row.
+        model_fields: the model's fields that the task writes, with one row.
     """
 
     def __init__(self, task: Task):
@@ -40,6 +41,7 @@ class TaskEnv:
         self.columns = task.new_columns(1)
         self._params = row(task.params_record(), 0)
         self._keyframe = task.keyframe_id(self.model)
+        self.model_fields = {name: getattr(self.model, name)[None] for name in task.model_fields}
         names = task.model_fields
         if task.recompute_constants:  # which touches any of them
             arrays = {name: getattr(self.model, name) for name in dir(self.model)}
@@ -75,10 +77,9 @@ class TaskEnv:
         for name, nominal in self._nominal.items():
             getattr(self.model, name)[:] = nominal
         self.elapsed = 0
-        fields = {name: getattr(self.model, name) for name in self.task.model_fields}
+        fields = {name: field[0] for name, field in self.model_fields.items()}
         self._run(self.task.reset, rng=self.rng, fields=fields, **fields)
-        if self.task.recompute_constants:
-            mujoco.mj_setConst(self.model, mujoco.MjData(self.model))
+        self.recompute_constants()
         self._begun = True
         mujoco.mj_forward(self.model, self.data)
         info = row(self.task.new_infos(1), 0)
@@ -112,6 +113,11 @@ class TaskEnv:
         self._run(self.task.describe, info=info)
         obs = self._observe(info)
         return obs, reward, terminated, truncated, told(self.task, info, action.dtype)
+
+    def recompute_constants(self) -> None:
+        """Derive the model's constants from its fields, if the task says so."""
+        if self.task.recompute_constants:
+            mujoco.mj_setConst(self.model, mujoco.MjData(self.model))
 
     def _compute(self, stage: mujoco.mjtStage | None) -> None:
         """Compute the stages up to one at the present state, as a batch does."""

@@ -91,9 +91,9 @@ class TaskVecEnv(Facade[Backend]):
         self.backend = backend
         self.threads = choose_threads(self.n, threads, allow_overcommit)
         self.task = make_task(task, **options)
-        model = mujoco.MjModel.from_xml_path(str(self.task.model))
-        self.low, self.high = self.task.limits(model)
-        self._nstate = mujoco.mj_stateSize(model, _PHYSICS)
+        self._model = mujoco.MjModel.from_xml_path(str(self.task.model))
+        self.low, self.high = self.task.limits(self._model)
+        self._nstate = mujoco.mj_stateSize(self._model, _PHYSICS)
         self._header = {"task": task, "options": repr(sorted(options.items())), "version": _VERSION}
         self._shape = (self.n, len(self.low))
         envs: Backend
@@ -212,7 +212,8 @@ class TaskVecEnv(Facade[Backend]):
             "rng": (np.dtype(np.uint64), (n, 6)),
             "obs": (np.dtype(task.observation_dtype), (n, task.observations)),
         }
-        for name, array in _as_bytes(task.new_columns(n)).items():
+        fields = {name: np.stack([getattr(self._model, name)] * n) for name in task.model_fields}
+        for name, array in _as_bytes(task.new_columns(n) | fields).items():
             layout[name] = (array.dtype, array.shape)
         return layout
 
@@ -296,7 +297,7 @@ class _Batch:
             "physics": envs.sims.rows.copy(),
             "elapsed": envs.elapsed.copy(),
             "rng": np.stack([rng_words(rng) for rng in envs.rngs]),
-            **_as_bytes(envs.columns),
+            **_as_bytes(envs.columns | envs.model_fields),
         }
 
     def set_state(self, state: Arrays) -> None:
@@ -305,7 +306,9 @@ class _Batch:
         envs.elapsed[:] = state["elapsed"]
         for rng, words in zip(envs.rngs, state["rng"], strict=True):
             set_rng(rng, words)
-        _from_bytes(envs.columns, state)
+        _from_bytes(envs.columns | envs.model_fields, state)
+        if envs.task.recompute_constants:
+            envs.sims.recompute_constants(envs.all)
 
     def close(self) -> None:
         self._envs.close()
@@ -384,7 +387,7 @@ def get_state(env: TaskEnv) -> Arrays:
     assert env.rng is not None, "the first reset is behind it"
     physics = np.empty(mujoco.mj_stateSize(env.model, _PHYSICS))
     mujoco.mj_getState(env.model, env.data, physics, _PHYSICS)
-    columns = {name: array[0] for name, array in _as_bytes(env.columns).items()}
+    columns = {name: array[0] for name, array in _as_bytes(env.columns | env.model_fields).items()}
     return {
         "physics": physics,
         "elapsed": np.array(env.elapsed),
@@ -399,11 +402,13 @@ def set_state(env: TaskEnv, state: Arrays) -> None:
     mujoco.mj_setState(env.model, env.data, state["physics"], _PHYSICS)
     env.elapsed = int(state["elapsed"])
     set_rng(env.rng, state["rng"])
-    _from_bytes(env.columns, {name: array[None] for name, array in state.items()})
+    rows = {name: array[None] for name, array in state.items()}
+    _from_bytes(env.columns | env.model_fields, rows)
+    env.recompute_constants()
 
 
 def _as_bytes(columns: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return columns as arrays of bytes, which hold records and numbers alike."""
+    """Return columns and model fields as arrays of bytes, which hold records and numbers alike."""
     return {
         f"column.{name}": np.ascontiguousarray(column)
         .view(np.uint8)
