@@ -12,6 +12,7 @@ from gymnasium.wrappers import vector as wrappers
 
 import mujoco_vecenv.vector.gymnasium_env as ours
 from mujoco_vecenv.engine import budget
+from mujoco_vecenv.microduck.randomization import DRConfig
 from mujoco_vecenv.tasks import MICRODUCK, TASKS
 
 SUITE = [name for name in TASKS if name != MICRODUCK]
@@ -188,6 +189,33 @@ def test_equal_to_sync_over_many_steps(name, mode):
         same(a.reset(seed=0), b.reset(seed=0))
         steps = 1010 if name == "HalfCheetah-v5" else 150
         assert drive(a, b, steps, beyond=1.5) >= 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reward": "v2", "latency": 2},
+        {"dr": True},
+        {"dr": DRConfig(recompute_constants=True), "sensor_noise": True},
+    ],
+    ids=["v2", "dr", "constants"],
+)
+def test_the_microduck_is_its_reference(mode, options):
+    name, options = f"mujoco_vecenv/{MICRODUCK}", {"episode_steps": 60, **options}
+    with make(MICRODUCK, mode=mode, **options) as a:
+        b = make_sync(name, mode=mode, **options)
+        same(a.reset(seed=3), b.reset(seed=3))
+        assert drive(a, b, 70, beyond=1.2) == 3
+        same(a.reset(), b.reset())  # in mid-episode, when sensor noise has been drawn
+        drive(a, b, 5)
+        mask = np.array([True, False, True])
+        same(reset_by(a, mask), reset_by(b, mask))
+        drive(a, b, 5)
+
+
+def test_the_microducks_reference_is_an_environment():
+    check_env(gymnasium.make(f"mujoco_vecenv/{MICRODUCK}").unwrapped, skip_render_check=True)
 
 
 @pytest.mark.parametrize("mode", MODES)

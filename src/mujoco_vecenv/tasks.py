@@ -79,7 +79,7 @@ def task_module(name: str) -> ModuleType:
     try:
         module = importlib.import_module(TASKS.get(name, name))
     except ModuleNotFoundError as error:
-        if error.name and error.name.partition(".")[0] == "gymnasium":
+        if (error.name or "").partition(".")[0] in ("gymnasium", "imageio"):
             raise ImportError(
                 f"task {name} needs Gymnasium: pip install 'mujoco-vecenv[gymnasium]'"
             ) from error

@@ -95,7 +95,8 @@ class Preset:
     Attributes:
         doc: what it is for.
         ppo: the values in which the algorithm differs from PPOConfig's defaults.
-        env: the values in which the environments differ from MicroduckConfig's.
+        env: the values in which the environments differ from MicroduckConfig's. A preset that has
+            some is for the Microduck alone.
     """
 
     doc: str
@@ -130,6 +131,17 @@ PRESETS: Final = {
             "total_steps": 4_000_000,
         },
         {"episode_steps": 150, "n_pushes": 2, "push_speed": (0.2, 0.5), "init_noise": 0.25},
+    ),
+    "suite": Preset(
+        "a million steps of one of Gymnasium's tasks, such as HalfCheetah-v5",
+        {
+            "n": 32,
+            "steps": 64,
+            "target_kl": 0.02,
+            "reward_scale": 0.1,
+            "total_steps": 1_000_000,
+        },
+        {},
     ),
 }
 """Name to preset. The reward is scaled so that the critic's gradients do not drown the actor's."""

@@ -3,7 +3,17 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NoReturn,
+    Protocol,
+    Self,
+    TypeVar,
+    runtime_checkable,
+)
 from weakref import WeakSet
 
 from mujoco_vecenv.engine.actions import ActionError
@@ -35,6 +45,7 @@ class Facade(Generic[Envs]):
     """
 
     n: int
+    _instead: ClassVar[str] = "; get_state() is what it holds, as plain arrays"
 
     def __init__(self, envs: Envs):
         self._envs: Envs | None = envs
@@ -72,10 +83,7 @@ class Facade(Generic[Envs]):
             self._why_closed = " in this process, which was forked from the one it belongs to"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} cannot be pickled or copied; get_state() is what it holds, "
-            "as plain arrays"
-        )
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied{self._instead}")
 
     def _open(self) -> Envs:
         if self._envs is None:

@@ -138,6 +138,8 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
 
     _envs: TaskEnvs | None = None  # until it is made: Gymnasium 1.3 closes what could not be, too
 
+    _instead = ""
+
     def __init__(
         self,
         task: str,
