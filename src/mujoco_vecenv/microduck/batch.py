@@ -1,10 +1,9 @@
 """n Microducks on threads: the task on the engine, its episodes recorded and injected."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, Final, overload
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from mujoco_vecenv.engine.actions import ActionError
 from mujoco_vecenv.engine.envs import TaskEnvs
 from mujoco_vecenv.engine.generators import rng_words, set_rng
 from mujoco_vecenv.engine.task import row
-from mujoco_vecenv.infos import Info
+from mujoco_vecenv.infos import Info, LazyInfos
 from mujoco_vecenv.microduck.actions import check_finite
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.draws import Episode, draw_episode, draw_sensor_noises
@@ -78,7 +77,7 @@ class BatchEnvs:
 
     def step(
         self, actions: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_], "StepInfos"]:
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_], LazyInfos]:
         """Step every environment and begin a new episode where one ends.
 
         Args:
@@ -96,12 +95,32 @@ class BatchEnvs:
         except ActionError:
             check_finite(actions)
             raise
-        infos = StepInfos(self, step.infos)
+        terminal_obs: dict[int, NDArray[np.float32]] = {}
         if step.over:
             ended = np.flatnonzero(step.truncated)
-            infos.terminal_obs = {int(i): step.obs[i].copy() for i in ended}
+            terminal_obs = {int(i): step.obs[i].copy() for i in ended}
             self._begin(ended, step.obs)
+        infos = LazyInfos(self.n, lambda i: self._info(step.infos[i], terminal_obs.get(i)))
         return step.obs, step.rewards, step.truncated, infos
+
+    def _info(self, told: Any, terminal_obs: NDArray[np.float32] | None) -> Info:
+        info: Info = {}
+        version = self.config.reward
+        if self.with_terms:
+            info["terms"] = {term: float(told[f"reward_{term}"]) for term in REWARDS[version]}
+        info |= {
+            "trunk_height": float(told["trunk_height"]),
+            "upright_cos": float(told["upright_cos"]),
+            "fallen": bool(told["fallen"]),
+            "pushed": bool(told["pushed"]),
+            "t": int(told["t"]),
+            "truncated": terminal_obs is not None,
+            "terminated": False,
+            "reward": version,
+        }
+        if terminal_obs is not None:
+            info["terminal_obs"] = terminal_obs
+        return info
 
     def close(self) -> None:
         """End the threads."""
@@ -244,66 +263,6 @@ class BatchEnvs:
         ):
             if width > self._columns[name].shape[1]:
                 self._envs.set_column(name, _widen(self._columns[name], width, fill))
-
-
-class StepInfos(Sequence[Info]):
-    """The infos of one step: a list of dictionaries, each made when it is first looked at.
-
-    Attributes:
-        terminal_obs: environment to the last observation of the episode that this step ended.
-    """
-
-    # Set only where there is something to say: most steps' infos are never looked at.
-    terminal_obs: Mapping[int, NDArray[np.float32]] = MappingProxyType({})
-    _made: dict[int, Info] | None = None
-
-    def __init__(self, envs: BatchEnvs, told: NDArray[Any]):
-        self._envs = envs
-        self._told = told
-
-    def __len__(self) -> int:
-        return len(self._told)
-
-    @overload
-    def __getitem__(self, index: int) -> Info: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Info]: ...
-    def __getitem__(self, index: int | slice) -> Info | list[Info]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        i = range(len(self))[index]  # negative indices, and IndexError
-        if self._made is None:
-            self._made = {}
-        if i not in self._made:
-            self._made[i] = self._make(i)
-        return self._made[i]
-
-    def __iter__(self) -> Iterator[Info]:
-        return (self[i] for i in range(len(self)))
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
-    def _make(self, i: int) -> Info:
-        told = self._told[i]
-        done = i in self.terminal_obs
-        info: Info = {}
-        version = self._envs.config.reward
-        if self._envs.with_terms:
-            info["terms"] = {term: float(told[f"reward_{term}"]) for term in REWARDS[version]}
-        info |= {
-            "trunk_height": float(told["trunk_height"]),
-            "upright_cos": float(told["upright_cos"]),
-            "fallen": bool(told["fallen"]),
-            "pushed": bool(told["pushed"]),
-            "t": int(told["t"]),
-            "truncated": done,
-            "terminated": False,
-            "reward": version,
-        }
-        if done:
-            info["terminal_obs"] = self.terminal_obs[i]
-        return info
 
 
 def _draws_noise(episode: Episode) -> bool:

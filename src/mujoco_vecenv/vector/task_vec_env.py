@@ -1,8 +1,8 @@
 """`TaskVecEnv`: many environments of any task behind one call, as `VecEnv` is for the Microduck."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import mujoco
 import numpy as np
@@ -12,11 +12,11 @@ from mujoco_vecenv.archive import Arrays
 from mujoco_vecenv.checks import check_choice, check_integer
 from mujoco_vecenv.engine.actions import as_actions, check_finite
 from mujoco_vecenv.engine.budget import choose_threads
-from mujoco_vecenv.engine.envs import Step, TaskEnvs
+from mujoco_vecenv.engine.envs import TaskEnvs
 from mujoco_vecenv.engine.generators import check_rng, rng_words, set_rng
 from mujoco_vecenv.engine.task import Task
 from mujoco_vecenv.engine.twin import TaskEnv, told
-from mujoco_vecenv.infos import Info
+from mujoco_vecenv.infos import Info, LazyInfos
 from mujoco_vecenv.tasks import make_task
 from mujoco_vecenv.vector.facade import Facade
 from mujoco_vecenv.vector.process import Workers
@@ -218,53 +218,6 @@ class TaskVecEnv(Facade[Backend]):
         return layout
 
 
-class StepInfos(Sequence[Info]):
-    """The infos of one step: a list of dictionaries, each made when it is first looked at.
-
-    Attributes:
-        terminal_obs: environment to the last observation of the episode that this step ended.
-    """
-
-    def __init__(
-        self, task: Task, step: Step, actions: np.dtype[Any], terminal: dict[int, NDArray[Any]]
-    ):
-        self.terminal_obs = terminal
-        self._task = task
-        self._step = step
-        self._actions = actions
-        self._told = step.infos.copy() if terminal else step.infos
-        self._made: dict[int, Info] = {}
-
-    def __len__(self) -> int:
-        return len(self._told)
-
-    @overload
-    def __getitem__(self, index: int) -> Info: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Info]: ...
-    def __getitem__(self, index: int | slice) -> Info | list[Info]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        i = range(len(self))[index]  # negative indices, and IndexError
-        if i not in self._made:
-            self._made[i] = self._make(i)
-        return self._made[i]
-
-    def __iter__(self) -> Iterator[Info]:
-        return (self[i] for i in range(len(self)))
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
-    def _make(self, i: int) -> Info:
-        info = told(self._task, self._told[i], self._actions)
-        terminated, truncated = self._step.terminated[i], self._step.truncated[i]
-        info |= {"terminated": bool(terminated), "truncated": bool(truncated)}
-        if i in self.terminal_obs:
-            info["terminal_obs"] = self.terminal_obs[i]
-        return info
-
-
 class _Batch:
     """The environments on threads."""
 
@@ -282,13 +235,20 @@ class _Batch:
     def step(self, actions: NDArray[Any]) -> StepResult:
         step = self._envs.step(actions)
         done = step.terminated | step.truncated
-        terminal: dict[int, NDArray[Any]] = {}
-        ended = np.flatnonzero(done) if step.over else None
-        if ended is not None:
-            terminal = {int(i): step.obs[i].copy() for i in ended}
-        infos = StepInfos(self._envs.task, step, actions.dtype, terminal)
-        if ended is not None:
+        terminal_obs: dict[int, NDArray[Any]] = {}
+        records = step.infos
+        if step.over:
+            ended = np.flatnonzero(done)
+            terminal_obs = {int(i): step.obs[i].copy() for i in ended}
+            records = step.infos.copy()  # what the reset tells is not for the ended episode
             self._envs.begin(ended, step.obs, step.infos)
+
+        def info(i: int) -> Info:
+            ends = {"terminated": bool(step.terminated[i]), "truncated": bool(step.truncated[i])}
+            last = {"terminal_obs": terminal_obs[i]} if i in terminal_obs else {}
+            return told(self._envs.task, records[i], actions.dtype) | ends | last
+
+        infos = LazyInfos(self._envs.n, info)
         return step.obs, step.rewards, done, infos
 
     def get_state(self) -> Arrays:
