@@ -1,6 +1,5 @@
 """The compiled robot, and where its model keeps what the task reads."""
 
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -36,14 +35,6 @@ def scene_path(config: MicroduckConfig) -> Path:
             f"{SCENES[config.variant]!r} in the assets folder {str(folder)!r}"
         )
     return path
-
-
-def model_digest(config: MicroduckConfig) -> str:
-    """Return a fingerprint of the compiled model of a configuration: SHA-256, 16 digits."""
-    model = mujoco.MjModel.from_xml_path(str(scene_path(config)))
-    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
-    mujoco.mj_saveModel(model, None, buffer)
-    return sha256(buffer.tobytes()).hexdigest()[:16]
 
 
 class Robot:

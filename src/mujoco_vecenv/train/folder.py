@@ -25,7 +25,6 @@ from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.train.config import PPOConfig
 from mujoco_vecenv.train.environments import (
     EnvConfig,
-    TaskConfig,
     environments_from_plain,
     found_at,
     plain_environments,
@@ -103,14 +102,8 @@ class Checkpoint:
 
     def found_at(self, task: str) -> "Checkpoint":
         """Return it with its task's file looked for elsewhere, see environments.found_at."""
-        env = found_at(self.config.env, task)
-        arrays = self.arrays
-        if isinstance(env, TaskConfig) and "envs.header" in arrays:
-            # The environments' own header says, too, under which name they found their task.
-            header = json.loads(bytes(arrays["envs.header"])) | {"task": task}
-            text = np.frombuffer(json.dumps(header).encode(), np.uint8)
-            arrays = arrays | {"envs.header": text}
-        return replace(self, config=replace(self.config, env=env), arrays=arrays)
+        config = replace(self.config, env=found_at(self.config.env, task))
+        return replace(self, config=config)
 
 
 @contextmanager

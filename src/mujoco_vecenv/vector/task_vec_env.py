@@ -14,6 +14,7 @@ from mujoco_vecenv.engine.actions import as_actions, check_finite
 from mujoco_vecenv.engine.budget import choose_threads
 from mujoco_vecenv.engine.envs import TaskEnvs
 from mujoco_vecenv.engine.generators import check_rng, rng_words, set_rng
+from mujoco_vecenv.engine.models import model_digest
 from mujoco_vecenv.engine.task import Task
 from mujoco_vecenv.engine.twin import TaskEnv, told
 from mujoco_vecenv.infos import Info, LazyInfos
@@ -94,7 +95,12 @@ class TaskVecEnv(Facade[Backend]):
         self._model = mujoco.MjModel.from_xml_path(str(self.task.model))
         self.low, self.high = self.task.limits(self._model)
         self._nstate = mujoco.mj_stateSize(self._model, _PHYSICS)
-        self._header = {"task": task, "options": repr(sorted(options.items())), "version": _VERSION}
+        self._header = {
+            "task": self.task.name,
+            "options": repr(sorted(options.items())),
+            "model": model_digest(self._model),
+            "version": _VERSION,
+        }
         self._shape = (self.n, len(self.low))
         envs: Backend
         if backend == "batch":

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from mujoco_vecenv.checks import check_choice, check_integer, check_switch
 from mujoco_vecenv.engine.actions import ActionError
 from mujoco_vecenv.engine.budget import choose_threads
+from mujoco_vecenv.engine.models import model_digest
 from mujoco_vecenv.infos import Info
 from mujoco_vecenv.microduck.actions import as_actions
 from mujoco_vecenv.microduck.batch import BatchEnvs
@@ -17,8 +18,8 @@ from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.draws import Episode
 from mujoco_vecenv.microduck.episodes import check_episode
 from mujoco_vecenv.microduck.layout import ACTIONS
-from mujoco_vecenv.microduck.robot import model_digest
 from mujoco_vecenv.microduck.snapshots import EnvState, Snapshot, pack, unpack
+from mujoco_vecenv.microduck.task import load_robot
 from mujoco_vecenv.vector.facade import Facade
 from mujoco_vecenv.vector.process import ProcessEnvs
 from mujoco_vecenv.vector.sync import SyncEnvs
@@ -259,4 +260,4 @@ class VecEnv(Facade[Backend]):
 
     @cached_property
     def _model(self) -> str:
-        return model_digest(self.config)
+        return model_digest(load_robot(self.config).model)
