@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from mujoco_vecenv.engine.numpy_bits import norm, scaled, sum_of_squares
 from mujoco_vecenv.engine.task import ACTION, Task
-from mujoco_vecenv.suite.common import Array, body_id, load
+from mujoco_vecenv.suite.common import Array, body_id, load, uniform
 
 CASES = (
     {
@@ -24,14 +24,14 @@ CASES = (
 def reset(rng: Generator, qpos: Array, qvel: Array) -> None:
     """Draw a place for the cylinder, more than 17 cm from the goal, and the arm's velocities."""
     while True:
-        x = rng.uniform(low=-0.3, high=0.0, size=1)
-        y = rng.uniform(low=-0.2, high=0.2, size=1)
+        x = uniform(rng, -0.3, 0.0, 1)
+        y = uniform(rng, -0.2, 0.2, 1)
         cylinder = np.concatenate([x, y])
         if np.linalg.norm(cylinder) > 0.17:
             break
     qpos[-4:-2] = cylinder
     qpos[-2:] = 0.0
-    qvel += rng.uniform(low=-0.005, high=0.005, size=len(qvel))
+    qvel += uniform(rng, -0.005, 0.005, len(qvel))
     qvel[-4:] = 0.0
 
 

@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from mujoco_vecenv.engine.numpy_bits import norm, scaled, sum_of_squares
 from mujoco_vecenv.engine.task import ACTION, Task
-from mujoco_vecenv.suite.common import Array, body_id, load
+from mujoco_vecenv.suite.common import Array, body_id, load, uniform
 
 CASES = ({"frame_skip": 5, "reward_dist_weight": 1.3, "reward_control_weight": 0.17},)
 """Options beside the defaults for which the contract holds it against Gymnasium's."""
@@ -16,13 +16,13 @@ CASES = ({"frame_skip": 5, "reward_dist_weight": 1.3, "reward_control_weight": 0
 
 def reset(rng: Generator, qpos: Array, qvel: Array) -> None:
     """Draw a state near the default, and a target within 20 cm of the base."""
-    qpos += rng.uniform(low=-0.1, high=0.1, size=len(qpos))
+    qpos += uniform(rng, -0.1, 0.1, len(qpos))
     while True:
-        target = rng.uniform(low=-0.2, high=0.2, size=2)
+        target = uniform(rng, -0.2, 0.2, 2)
         if np.linalg.norm(target) < 0.2:
             break
     qpos[-2:] = target
-    qvel += rng.uniform(low=-0.005, high=0.005, size=len(qvel))
+    qvel += uniform(rng, -0.005, 0.005, len(qvel))
     qvel[-2:] = 0.0
 
 
