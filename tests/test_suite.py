@@ -78,6 +78,22 @@ def test_a_reset_with_other_noise_is_noticed(monkeypatch):
     assert report.total.identical < report.total.observations
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("ctrl_cost_weight", "x", "must be a number, got 'x'"),
+        ("healthy_z_range", None, "must be 2 numbers, got None"),
+        ("healthy_z_range", (1,), r"must be 2 numbers, got \(1,\)"),
+        ("terminate_when_unhealthy", 1, "must be True or False, got 1"),
+        ("ctrl_cost", 1, "unknown option 'ctrl_cost' .did you mean 'ctrl_cost_weight'?"),
+    ],
+)
+def test_options_of_another_kind_are_refused_by_name(option, value, message):
+    with pytest.raises(TypeError, match=f"task Hopper-v5: .*{message}"):
+        make_task("Hopper-v5", **{option: value})
+    assert make_task("Hopper-v5", healthy_z_range=[np.float32(0.5), np.inf], healthy_reward=2)
+
+
 def test_the_command(capsys, tmp_path):
     json = tmp_path / "contract.json"
     command = ["contract", "--task", "InvertedPendulum-v5", "Reacher-v5", "--episodes", "2"]

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from mujoco_vecenv.checks import closest
+import numpy as np
+
+from mujoco_vecenv.checks import check_switch, closest
 from mujoco_vecenv.engine.task import Task, TaskError
 from mujoco_vecenv.engine.twin import TaskEnv
 
@@ -129,4 +131,21 @@ def _call(name: str, function: str, options: dict[str, Any]) -> Any:
         for option in options:
             if option not in known:
                 raise TypeError(f"task {name}: unknown option {option!r}{closest(option, known)}")
+    for option, value in options.items():
+        if option in known:
+            _check_kind(f"task {name}: {option}", value, known[option].default)
     return call(**options)
+
+
+def _check_kind(option: str, value: Any, default: Any) -> None:
+    """Raise TypeError where an option is not of its default's kind: number, switch or pair."""
+    number = int | float | np.integer | np.floating
+    if isinstance(default, bool):
+        check_switch(option, value)
+    elif isinstance(default, float):
+        if not isinstance(value, number) or isinstance(value, bool):
+            raise TypeError(f"{option} must be a number, got {value!r}")
+    elif isinstance(default, tuple) and all(isinstance(end, float) for end in default):
+        pair = value if isinstance(value, tuple | list | np.ndarray) else ()
+        if len(pair) != len(default) or not all(isinstance(end, number) for end in pair):
+            raise TypeError(f"{option} must be {len(default)} numbers, got {value!r}")
