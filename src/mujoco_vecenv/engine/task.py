@@ -165,6 +165,9 @@ class Task:
         for name, spec in self.info.items():
             self._check_attribute(f"info {name!r}", name)
             self._dtype(f"info {name!r}", spec)
+        for name in ("terminated", "truncated", "terminal_obs"):
+            if name in self.info:
+                raise TaskError(f"task {self.name}: the name of info {name!r} is taken")
         for name in self.reset_info:
             if name not in self.info:
                 raise TaskError(f"task {self.name}: reset_info {name!r} is no key of info")

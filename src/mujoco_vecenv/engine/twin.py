@@ -100,6 +100,8 @@ class TaskEnv:
             raise RuntimeError("step() before the first reset(): call reset() to begin an episode")
         action = as_actions(action, self.low.shape)
         check_finite(action)
+        action = action.view()
+        action.flags.writeable = False  # it is the caller's
         info = row(self.task.new_infos(1), 0)
         self._run(self.task.control, action=action, info=info)
         mujoco.mj_step(self.model, self.data, self.task.substeps)

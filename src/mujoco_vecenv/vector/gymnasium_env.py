@@ -157,7 +157,8 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
                 "gymnasium.make gives a single one that does"
             )
         self.num_envs = self.n = check_integer("num_envs", num_envs, 1)
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        names = AutoresetMode.__members__
+        self.autoreset_mode = names.get(str(autoreset_mode)) or AutoresetMode(autoreset_mode)
         made = make_task(task, **options)
         if max_episode_steps is not None:
             limit = check_integer("max_episode_steps", max_episode_steps, -1)
