@@ -875,6 +875,74 @@ def test_another_process_finds_what_was_compiled(tmp_path):
     assert len(more - kept) == 2, "only the loop with the reward"
 
 
+NESTED = "import package.inner\ndef reward():\n    return package.inner.GAIN"
+JITTED = """
+from numba import njit
+@njit({})
+def helper(x, y):
+    return (x + y) - y
+def reward(qpos):
+    return helper(1.2345 + 0 * qpos[0], 1e16)
+"""
+ENUM = """
+import enum
+class Gain(enum.IntEnum):
+    HIGH = {}
+def reward():
+    return Gain.HIGH.value * 1.0
+"""
+TUPLE = """
+def closed():
+    table = np.ones(2000)
+    table[1000] = {}
+    both = (table, table)
+    def reward():
+        return both[1][1000]
+    return reward
+reward = closed()
+"""
+NAMED = """
+from collections import namedtuple
+GAINS = namedtuple("GAINS", "low high")(1.0, {})
+def reward():
+    return GAINS.high
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "one", "other", "rewards"),
+    [
+        (NESTED, 2.0, 5.0, (2.0, 5.0)),
+        (JITTED, "", "fastmath=True", (2.0, 1.2345)),
+        (ENUM, 3, 9, (3.0, 9.0)),
+        (TUPLE, 1.0, 7.0, (1.0, 7.0)),
+        (NAMED, 3.0, 4.0, (3.0, 4.0)),
+    ],
+    ids=["module in a package", "decorator", "enum", "tuple of arrays", "named tuple"],
+)
+def test_no_other_process_runs_what_has_changed(tmp_path, code, one, other, rewards):
+    """Twice as it was, so that what was kept is found, and once changed."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    env = {name: v for name, v in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    env |= {"XDG_CACHE_HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    for value, reward in ((one, rewards[0]), (one, rewards[0]), (other, rewards[1])):
+        (tmp_path / "package" / "inner.py").write_text(f"GAIN = {value or None}\n")
+        path = write(tmp_path, code.replace("{}", str(value)))
+        command = [sys.executable, "-c", SCRIPT, path]
+        out = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+        assert float(out) == reward
+
+
+def test_how_numpy_rounds_is_part_of_what_is_kept(monkeypatch):
+    loops._engine_digest.cache_clear()
+    here = loops._engine_digest()
+    monkeypatch.setattr(loops.numpy_bits, "ROUNDING", (None, None))
+    loops._engine_digest.cache_clear()
+    assert loops._engine_digest() != here
+    loops._engine_digest.cache_clear()
+
+
 def test_where_nothing_can_be_kept(tmp_path, monkeypatch):
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "swing.py"))  # a file

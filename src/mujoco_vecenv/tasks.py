@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -102,7 +103,8 @@ def _load_file(path: Path) -> ModuleType:
     """Import a task from its file, once."""
     if not path.is_file():
         raise ValueError(f"unknown task: there is no file {str(path)!r}")
-    name = f"mujoco_vecenv_task_{path.stem}_{abs(hash(path)):x}"
+    # The same in every process: compiled code is kept with the names of modules.
+    name = f"mujoco_vecenv_task_{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -1,25 +1,30 @@
 """Compiled loops over all environments around functions over one.
 
 A loop is a few lines of generated source that call the functions with the rows of environment
-after environment. It is kept in a file whose name is a fingerprint of all the source it stands on,
-so that Numba's own cache finds what it compiled for the very same source in another process, and
-nothing else.
+after environment. It is kept in a file whose name is a fingerprint of all that its compiled code
+depends on, so that Numba's own cache finds what it compiled of the very same in another process,
+and nothing else. What depends on a value that the fingerprint does not know how to cover is not
+kept at all.
 """
 
+import dis
 import math
 import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from enum import EnumMeta
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
+from uuid import uuid4
 
 import mujoco
 import numpy as np
 from llvmlite import ir
-from numba import njit
+from numba import jit, njit
 from numba.core import cgutils
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
@@ -49,9 +54,10 @@ def compile_loop(
     """
     # All that is compiled belongs to a module of the loop's own: Numba imports the module of what
     # it has kept, and would take two things of the same module and name for one.
-    module = ModuleType(f"loop_{_digest(source, functions)}")
+    digest = _digest(source, functions)
+    module = ModuleType(f"loop_{digest or uuid4().hex}")
     sys.modules[module.__name__] = module
-    path = _kept(module.__name__, source)
+    path = None if digest is None else _kept(module.__name__, source)
     namespace: dict[str, Any] = {"__name__": module.__name__, "isfinite": math.isfinite}
     namespace["borrowed"] = borrowed
     made: dict[int, Any] = {}
@@ -95,39 +101,59 @@ def call_source(name: str, function: Callable[..., Any], rows: Mapping[str, str]
 
 
 def _compiled(value: Any, module: str, made: dict[int, Any]) -> Any:
-    """Return a plain function compiled, and its plain helpers, and theirs; else the value."""
-    if not isinstance(value, FunctionType) or _compilable(value):
+    """Return a function compiled in a module, and its helpers, and theirs; else the value."""
+    if not isinstance(value, FunctionType | Dispatcher) or _compilable(value):
         return value
     if id(value) not in made:
-        known = dict(value.__globals__)
-        cells = tuple(CellType() for _ in value.__closure__ or ())
-        copy = FunctionType(value.__code__, known, value.__name__, value.__defaults__, cells)
-        copy.__module__ = module
         # Division by zero is infinite, as for NumPy's numbers in plain Python, and no error.
-        made[id(value)] = njit(error_model="numpy")(copy)  # before its helpers, which may call it
-        for name in _names(value.__code__) & known.keys():
+        options: dict[str, Any] = {"nopython": True, "error_model": "numpy"}
+        function: Any = value
+        if isinstance(value, Dispatcher):  # as its own decorator said
+            function, options = value.py_func, value.targetoptions
+        known = dict(function.__globals__)
+        cells = tuple(CellType() for _ in function.__closure__ or ())
+        copy = FunctionType(
+            function.__code__, known, function.__name__, function.__defaults__, cells
+        )
+        copy.__module__ = module
+        made[id(value)] = jit(**options)(copy)  # before its helpers, which may call it
+        for name in _globals(function.__code__) & known.keys():
             known[name] = _compiled(known[name], module, made)
-        for cell, original in zip(cells, value.__closure__ or (), strict=True):
+        for cell, original in zip(cells, function.__closure__ or (), strict=True):
             cell.cell_contents = _compiled(original.cell_contents, module, made)
     return made[id(value)]
 
 
-def _compilable(function: FunctionType) -> bool:
+def _compilable(function: Any) -> bool:
     """Whether Numba knows a plain function as it is."""
-    module = function.__module__
+    module = function.__module__ or ""
     return module.partition(".")[0] == "numpy" or module in (native.__name__, numpy_bits.__name__)
 
 
-def _digest(source: str, functions: Mapping[str, Callable[..., Any]]) -> str:
-    """Return the fingerprint of everything that a loop's compiled code depends on."""
-    digest = sha256(f"{source} {np.__version__} {mujoco.__version__}".encode())
+class _UncoveredError(Exception):
+    """Compiled code depends on a value of a kind that no fingerprint covers."""
+
+
+def _digest(source: str, functions: Mapping[str, Callable[..., Any]]) -> str | None:
+    """Return the fingerprint of everything that a loop's compiled code depends on, if it can be."""
+    digest = sha256(_engine_digest() + source.encode())
+    try:
+        for name, function in functions.items():
+            digest.update(name.encode())
+            for part in _parts(function, frozenset(), set()):
+                digest.update(part)
+    except _UncoveredError:
+        return None
+    return digest.hexdigest()[:24]
+
+
+@cache
+def _engine_digest() -> bytes:
+    """Return the fingerprint of what every loop depends on."""
+    digest = sha256(f"{np.__version__} {mujoco.__version__} {numpy_bits.ROUNDING}".encode())
     for engine in sorted(_ENGINE.glob("*.py")):
         digest.update(engine.read_bytes())
-    for name, function in functions.items():
-        digest.update(name.encode())
-        for part in _fingerprint(function, set()):
-            digest.update(part)
-    return digest.hexdigest()[:24]
+    return digest.digest()
 
 
 def _kept(name: str, source: str) -> Path | None:
@@ -146,31 +172,65 @@ def _kept(name: str, source: str) -> Path | None:
     return path
 
 
-def _fingerprint(function: Any, seen: set[int]) -> Iterator[bytes]:
-    """Yield everything that the compiled code of a function depends on."""
-    function = getattr(function, "py_func", function)
-    if id(function) in seen or not isinstance(function, FunctionType):
+_PLAIN: Final = (bool, int, float, complex, str, bytes, np.generic, np.dtype, type(None))
+
+
+def _parts(value: Any, attributes: frozenset[str], seen: set[Any]) -> Iterator[bytes]:
+    """Yield everything that compiled code which uses a value depends on.
+
+    Args:
+        value: a global, a variable of an enclosing function, or a part of one.
+        attributes: the names that the code looks up in any of its values.
+        seen: functions, and modules with the names looked up there, that have been looked into.
+
+    Raises:
+        _UncoveredError: the value is of another kind than those below.
+    """
+    yield type(value).__qualname__.encode()
+    if isinstance(value, _PLAIN):
+        yield repr(value).encode()
+    elif isinstance(value, tuple | frozenset):
+        for part in value:
+            yield from _parts(part, attributes, seen)
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield f"{value.dtype} {value.shape}".encode() + value.tobytes()
+    elif isinstance(value, FunctionType | Dispatcher):
+        yield from _function_parts(value, seen)
+    elif isinstance(value, BuiltinFunctionType | np.ufunc):
+        yield value.__name__.encode()
+    elif isinstance(value, EnumMeta):
+        members: Mapping[str, Any] = value.__members__
+        for name, member in members.items():
+            yield name.encode()
+            yield from _parts(member.value, attributes, seen)
+    elif isinstance(value, type) and value.__module__ in ("builtins", "numpy"):
+        yield value.__qualname__.encode()
+    elif isinstance(value, ModuleType):
+        yield value.__name__.encode()
+        looked_into = (id(value), attributes)
+        if value.__name__ not in ("math", "numpy") and looked_into not in seen:
+            seen.add(looked_into)
+            for name in sorted(attributes & vars(value).keys()):
+                yield name.encode()
+                yield from _parts(vars(value)[name], attributes, seen)
+    else:
+        raise _UncoveredError
+
+
+def _function_parts(value: Any, seen: set[Any]) -> Iterator[bytes]:
+    function = getattr(value, "py_func", value)
+    yield function.__qualname__.encode()
+    if id(value) in seen or _compilable(function):
         return
-    seen.add(id(function))
-    if _compilable(function):
-        yield f"{function.__module__}.{function.__qualname__}".encode()
-        return
+    seen.add(id(value))
+    if isinstance(value, Dispatcher):
+        yield repr(sorted(value.targetoptions.items())).encode()
     yield from _code(function.__code__)
-    names = sorted(_names(function.__code__))
+    known = function.__globals__
+    names = sorted(_globals(function.__code__) & known.keys())
     values = [cell.cell_contents for cell in function.__closure__ or ()]
-    values += [function.__defaults__, *(function.__globals__.get(name) for name in names)]
-    for value in list(values):
-        if isinstance(value, ModuleType) and value.__name__ not in ("math", "numpy"):
-            values += [vars(value).get(name) for name in names]
-    for value in values:
-        if isinstance(value, ModuleType | type) or value is None:
-            continue
-        if isinstance(value, FunctionType | Dispatcher):
-            yield from _fingerprint(value, seen)
-        elif isinstance(value, np.ndarray):
-            yield f"{value.dtype} {value.shape}".encode() + value.tobytes()
-        else:
-            yield repr(value).encode()
+    for part in (*values, function.__defaults__, *(known[name] for name in names)):
+        yield from _parts(part, _names(function.__code__), seen)
 
 
 def _code(code: CodeType) -> Iterator[bytes]:
@@ -183,13 +243,19 @@ def _code(code: CodeType) -> Iterator[bytes]:
     yield repr((code.co_names, code.co_varnames)).encode()
 
 
-def _names(code: CodeType) -> set[str]:
+def _names(code: CodeType) -> frozenset[str]:
     """Return the names of globals and attributes that code looks up."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _names(constant)
-    return names
+    return frozenset(code.co_names).union(*map(_names, _inner(code)))
+
+
+def _globals(code: CodeType) -> set[str]:
+    """Return the names of globals that code looks up."""
+    names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    return names.union(*map(_globals, _inner(code)))
+
+
+def _inner(code: CodeType) -> list[CodeType]:
+    return [constant for constant in code.co_consts if isinstance(constant, CodeType)]
 
 
 def _explain(task: str, error: Exception, functions: Collection[Callable[..., Any]]) -> str:

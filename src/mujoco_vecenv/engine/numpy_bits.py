@@ -150,6 +150,10 @@ def _einsum_fuses() -> bool:
 _EINSUM_FUSED: Final = _einsum_fuses()
 
 
+ROUNDING: Final = (_FUSED, _EINSUM_FUSED)
+"""How numpy rounds in this process; another BLAS, or another CPU, may do otherwise."""
+
+
 @overload(weighted_sum)
 def _weighted_sum(weights, rows, out):
     if _EINSUM_FUSED:
