@@ -94,6 +94,22 @@ def test_options_of_another_kind_are_refused_by_name(option, value, message):
     assert make_task("Hopper-v5", healthy_z_range=[np.float32(0.5), np.inf], healthy_reward=2)
 
 
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64, int])
+def test_options_of_any_kind_of_number_are_equal_too(kind, monkeypatch):
+    options = {"ctrl_cost_weight": kind(2), "forward_reward_weight": kind(3)}
+    monkeypatch.setattr(task_contract, "cases_of", lambda task: [options])
+    assert run_task_contract(
+        ["HalfCheetah-v5"], episodes=1, observations=90, episode_steps=20
+    ).equal
+
+
+def test_an_option_without_a_default_of_any_kind_takes_anything(tmp_path):
+    path = tmp_path / "anything.py"
+    path.write_text("def make(names=()):\n    raise ValueError(names)\n")
+    with pytest.raises(ValueError, match=r"\('body_mass',\)"):
+        make_task(str(path), names=("body_mass",))
+
+
 def test_the_command(capsys, tmp_path):
     json = tmp_path / "contract.json"
     command = ["contract", "--task", "InvertedPendulum-v5", "Reacher-v5", "--episodes", "2"]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from mujoco_vecenv.engine import loops
+from mujoco_vecenv.engine.actions import ActionError
 from mujoco_vecenv.engine.envs import TaskEnvs
 from mujoco_vecenv.engine.loops import compile_loop
 from mujoco_vecenv.engine.task import TaskError
@@ -875,6 +876,29 @@ def test_another_process_finds_what_was_compiled(tmp_path):
     assert len(more - kept) == 2, "only the loop with the reward"
 
 
+def test_a_reset_sees_nothing_of_the_infos_before(tmp_path):
+    path = write(
+        tmp_path,
+        "def reward(qpos, info):\n    info.tip = 7.0 + qpos[0]\n    return info.tip\n"
+        "def observe(qpos, obs, info):\n    obs[0] = qpos[0]\n    obs[1] = info.tip",
+        info={"tip": "float"},
+        episode_steps=3,
+    )
+    assert_equal(path, 10)
+
+
+def test_an_action_is_refused_even_where_it_would_not_be_used(tmp_path):
+    envs = TaskEnvs(make_task(write(tmp_path)), 3, 1)
+    obs = np.empty((3, envs.task.observations), envs.task.observation_dtype)
+    envs.begin(envs.all, obs, envs.task.new_infos(3))
+    before = envs.sims.rows.copy()
+    actions = np.zeros((3, 1), np.float32)
+    actions[2] = np.nan
+    with pytest.raises(ActionError, match="environment 2, joint 0 is nan"):
+        envs.step(actions, np.array([0, 1]))
+    assert envs.sims.rows.tobytes() == before.tobytes()
+
+
 NESTED = "import package.inner\ndef reward():\n    return package.inner.GAIN"
 JITTED = """
 from numba import njit
@@ -937,7 +961,7 @@ def test_no_other_process_runs_what_has_changed(tmp_path, code, one, other, rewa
 def test_how_numpy_rounds_is_part_of_what_is_kept(monkeypatch):
     loops._engine_digest.cache_clear()
     here = loops._engine_digest()
-    monkeypatch.setattr(loops.numpy_bits, "ROUNDING", (None, None))
+    monkeypatch.setattr(loops.numpy_bits, "rounding", lambda: (None, None))
     loops._engine_digest.cache_clear()
     assert loops._engine_digest() != here
     loops._engine_digest.cache_clear()

@@ -133,21 +133,33 @@ def _call(name: str, function: str, options: dict[str, Any]) -> Any:
         for option in options:
             if option not in known:
                 raise TypeError(f"task {name}: unknown option {option!r}{closest(option, known)}")
-    for option, value in options.items():
-        if option in known:
-            _check_kind(f"task {name}: {option}", value, known[option].default)
-    return call(**options)
+    checked = {
+        option: _of_kind(f"task {name}: {option}", value, known[option].default)
+        if option in known
+        else value
+        for option, value in options.items()
+    }
+    return call(**checked)
 
 
-def _check_kind(option: str, value: Any, default: Any) -> None:
-    """Raise TypeError where an option is not of its default's kind: number, switch or pair."""
+def _of_kind(option: str, value: Any, default: Any) -> Any:
+    """Return an option as its default is: a number, a switch, or as many numbers.
+
+    NumPy's numbers become Python's: next to a float32 action they would count for more than those.
+
+    Raises:
+        TypeError: it is of another kind.
+    """
     number = int | float | np.integer | np.floating
     if isinstance(default, bool):
-        check_switch(option, value)
-    elif isinstance(default, float):
+        return check_switch(option, value)
+    if isinstance(default, float):
         if not isinstance(value, number) or isinstance(value, bool):
             raise TypeError(f"{option} must be a number, got {value!r}")
-    elif isinstance(default, tuple) and all(isinstance(end, float) for end in default):
+        return float(value)
+    if isinstance(default, tuple) and default and all(isinstance(end, float) for end in default):
         pair = value if isinstance(value, tuple | list | np.ndarray) else ()
         if len(pair) != len(default) or not all(isinstance(end, number) for end in pair):
             raise TypeError(f"{option} must be {len(default)} numbers, got {value!r}")
+        return tuple(float(end) for end in pair)
+    return value

@@ -23,25 +23,19 @@ FIELD: Final = "cfrc_ext"
 
 _NAME: Final = "mujoco_vecenv.contact_forces"
 
-_address: Any = types.CPointer(types.uint8)  # type: ignore[no-untyped-call]
 
-
-@cfunc(types.int32(_address, types.int32))
 def _no_state(model: Any, instance: Any) -> int:
     return 0
 
 
-@cfunc(types.int32(_address, _address, types.int32))
 def _init(model: Any, data: Any, instance: Any) -> int:
     return 0
 
 
-@cfunc(types.void(_address, _address, _address, types.int32))
 def _reset(model: Any, state: Any, data: Any, instance: Any) -> None:
     pass
 
 
-@cfunc(types.void(_address, _address, types.int32, types.int32))
 def _compute(model: Any, data: Any, instance: Any, capability: Any) -> None:
     pass
 
@@ -67,22 +61,28 @@ class _Plugin(ctypes.Structure):
 
 
 @cache
-def _register() -> _Plugin:
-    """Make the plugin known to MuJoCo, once in a process."""
+def _register() -> tuple[object, ...]:
+    """Make the plugin known to MuJoCo, once in a process; return what must live as long."""
+    pointer: Any = types.CPointer(types.uint8)  # type: ignore[no-untyped-call]
+    number, nothing = types.int32, types.void
+    no_state = cfunc(number(pointer, number))(_no_state)
+    init = cfunc(number(pointer, pointer, number))(_init)
+    reset = cfunc(nothing(pointer, pointer, pointer, number))(_reset)
+    compute = cfunc(nothing(pointer, pointer, number, number))(_compute)
     library = ctypes.CDLL(str(library_path()))
     plugin = _Plugin()
     library.mjp_defaultPlugin(ctypes.byref(plugin))
     plugin.name = _NAME.encode()
     plugin.capabilityflags = int(mujoco.mjtPluginCapabilityBit.mjPLUGIN_PASSIVE)
-    plugin.nstate = _no_state.address
-    plugin.init = _init.address
-    plugin.reset = _reset.address
-    plugin.compute = _compute.address
+    plugin.nstate = no_state.address
+    plugin.init = init.address
+    plugin.reset = reset.address
+    plugin.compute = compute.address
     # It is called with a third argument, which a C function is free to ignore.
     plugin.advance = ctypes.cast(library.mj_rnePostConstraint, ctypes.c_void_p).value
     if library.mjp_registerPlugin(ctypes.byref(plugin)) < 0:
         raise RuntimeError(f"MuJoCo {mujoco.__version__} did not accept the plugin {_NAME}")
-    return plugin
+    return plugin, no_state, init, reset, compute
 
 
 _NEEDING: Final = frozenset(

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -74,7 +73,6 @@ class TaskEnvs:
         columns: the task's columns, a row per environment.
         model_fields: the model fields that environments have of their own, a row per environment.
         low, high: the actions' limits, float32.
-        timestep: seconds in a physics step.
 
     Raises:
         TaskError: the task does not fit its model, or does not compile.
@@ -84,9 +82,8 @@ class TaskEnvs:
         rehearse(task)
         self.task = task
         self.n = n
-        full = mujoco.MjModel.from_xml_path(str(task.model))
+        full = task.compiled_model
         self.low, self.high = task.limits(full)
-        self.timestep = float(full.opt.timestep)
         fields = [name for name in task.model_fields if not name.startswith("geom_")]
         if FIELD in task.reads:
             model = model_with_contact_forces(task.model)
@@ -195,6 +192,7 @@ class TaskEnvs:
             obs: takes their first observations, in their rows.
             infos: takes what a reset tells, in their rows.
         """
+        infos[ids] = np.zeros((), infos.dtype)  # nothing of the episode before
         if self._leave is not None:
             for i in ids[self._begun[ids]].tolist():
                 self._leave(i)
@@ -274,7 +272,9 @@ class TaskEnvs:
         """
         step = self._new_step(np.empty if ids is None else np.zeros)
         rows = self.all if ids is None else ids
-        if self._pool is not None:  # where one thread may refuse what another has begun
+        # The loop looks at its own rows alone: not at those of environments that are not stepped,
+        # nor at those of another thread, which has begun by then.
+        if ids is not None or self._pool is not None:
             check_finite(actions)
         if self._control(rows, actions, step.infos) < 0:
             check_finite(actions)

@@ -150,7 +150,7 @@ def _digest(source: str, functions: Mapping[str, Callable[..., Any]]) -> str | N
 @cache
 def _engine_digest() -> bytes:
     """Return the fingerprint of what every loop depends on."""
-    digest = sha256(f"{np.__version__} {mujoco.__version__} {numpy_bits.ROUNDING}".encode())
+    digest = sha256(f"{np.__version__} {mujoco.__version__} {numpy_bits.rounding()}".encode())
     for engine in sorted(_ENGINE.glob("*.py")):
         digest.update(engine.read_bytes())
     return digest.digest()

@@ -4,7 +4,8 @@ numpy adds up in an order of its own, and compiled code that adds from left to r
 in the last bit. In Python these functions are numpy's own; in compiled code they round as it does.
 """
 
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -79,6 +80,7 @@ def _plain_dot(x, y):
     return total
 
 
+@cache
 def _numpy_fuses() -> bool:
     """Whether numpy's dot of short vectors, which its BLAS computes, rounds products or not.
 
@@ -99,12 +101,9 @@ def _numpy_fuses() -> bool:
     )
 
 
-_FUSED: Final = _numpy_fuses()
-
-
 @overload(dot)
 def _dot(x, y):
-    return (lambda x, y: _fused_dot(x, y)) if _FUSED else (lambda x, y: _plain_dot(x, y))
+    return (lambda x, y: _fused_dot(x, y)) if _numpy_fuses() else (lambda x, y: _plain_dot(x, y))
 
 
 @compiled
@@ -125,6 +124,7 @@ def _plain_sum(weights, rows, out):
         out[j] = total
 
 
+@cache
 def _einsum_fuses() -> bool:
     """Whether numpy's einsum rounds products or not.
 
@@ -147,16 +147,18 @@ def _einsum_fuses() -> bool:
     )
 
 
-_EINSUM_FUSED: Final = _einsum_fuses()
+def rounding() -> tuple[bool, bool]:
+    """Return how numpy rounds in this process; another BLAS, or another CPU, may do otherwise.
 
-
-ROUNDING: Final = (_FUSED, _EINSUM_FUSED)
-"""How numpy rounds in this process; another BLAS, or another CPU, may do otherwise."""
+    Raises:
+        ImportError: it rounds in a way that is not known here.
+    """
+    return _numpy_fuses(), _einsum_fuses()
 
 
 @overload(weighted_sum)
 def _weighted_sum(weights, rows, out):
-    if _EINSUM_FUSED:
+    if _einsum_fuses():
         return lambda weights, rows, out: _fused_sum(weights, rows, out)
     return lambda weights, rows, out: _plain_sum(weights, rows, out)
 

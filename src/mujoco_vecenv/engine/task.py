@@ -43,9 +43,9 @@ STATE: Final = (
 _UNREADABLE: Final = (
     *("eq_active", "history", "plastic", "plugin_state"),
     *("cacc", "cfrc_int", "energy", "qfrc_inverse", "solver_fwdinv"),
-    *("subtree_angmom", "subtree_linvel"),
+    *("subtree_angmom", "subtree_linvel", "qH", "qHDiagInv", "qLU", "qDeriv"),
 )
-"""Fields of MjData that a step does not compute, or not always."""
+"""Fields of MjData that a step, or mj_forward after a reset, does not compute, or not always."""
 
 DERIVED: Final = tuple(sorted(DATA_FIELDS - {*STATE, *_UNREADABLE}))
 """Fields of MjData that follow from the state."""
@@ -231,6 +231,11 @@ class Task:
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """Return the functions that run in every step."""
         return (self.control, self.reward, self.terminated, self.describe, self.observe)
+
+    @cached_property
+    def compiled_model(self) -> mujoco.MjModel:
+        """The model, compiled once for all that are made of the task: who changes it copies it."""
+        return mujoco.MjModel.from_xml_path(str(self.model))
 
     @cached_property
     def reads(self) -> frozenset[str]:

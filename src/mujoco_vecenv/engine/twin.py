@@ -3,6 +3,7 @@
 Its functions run uncompiled, so `print` and `pdb` work in them.
 """
 
+import copy
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -33,7 +34,7 @@ class TaskEnv:
 
     def __init__(self, task: Task):
         self.task = task
-        self.model = mujoco.MjModel.from_xml_path(str(task.model))
+        self.model = copy.copy(task.compiled_model)
         self.data = mujoco.MjData(self.model)
         self.low, self.high = task.limits(self.model)
         self.rng: np.random.Generator | None = None

@@ -69,7 +69,7 @@ class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
     def __init__(self, env: TaskEnv):
         self.env = env
-        self.metadata = {"render_modes": [], "render_fps": frequency(env)}
+        self.metadata = {"render_modes": [], "render_fps": frequency(env.task)}
         self.observation_space, self.action_space = spaces(env.task, env.low, env.high)
 
     def reset(
@@ -100,9 +100,9 @@ def spaces(task: Task, low: NDArray[np.float32], high: NDArray[np.float32]) -> t
     return Box(-np.inf, np.inf, shape, task.observation_dtype), Box(low, high, dtype=np.float32)
 
 
-def frequency(env: TaskEnv) -> int:
+def frequency(task: Task) -> int:
     """Return the control steps in a second."""
-    return int(np.round(1.0 / (env.model.opt.timestep * env.task.substeps)))
+    return int(np.round(1.0 / (task.compiled_model.opt.timestep * task.substeps)))
 
 
 class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
@@ -170,7 +170,7 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         self.render_mode = None
         self.metadata = {
             "render_modes": [],
-            "render_fps": int(np.round(1.0 / (envs.timestep * made.substeps))),
+            "render_fps": frequency(made),
             "autoreset_mode": self.autoreset_mode,
         }
         self.single_observation_space, self.single_action_space = spaces(made, envs.low, envs.high)
@@ -214,9 +214,8 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         infos = self.task.new_infos(self.n)
         with self._closing_on_failure():
             envs.begin(ids, self._obs, infos)
-        return self._obs.copy(), self._tell(infos, np.zeros(self.n, np.bool_), mask, self._dtype)
-
-    _dtype: Final = np.dtype(np.float32)
+        nobody = np.zeros(self.n, np.bool_)
+        return self._obs.copy(), self._tell(infos, nobody, mask, envs.low.dtype)
 
     def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_]:
         if options is None or "reset_mask" not in options:
@@ -288,9 +287,7 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
             over = step.terminated | step.truncated
             if step.over and self.autoreset_mode is AutoresetMode.SAME_STEP:
                 final = self._finals(step, over, array.dtype)
-                ended = np.flatnonzero(over)
-                step.infos[ended] = np.zeros((), self.task.info_dtype)
-                envs.begin(ended, step.obs, step.infos)
+                envs.begin(np.flatnonzero(over), step.obs, step.infos)
                 stepped, begun = ~over, over
                 over = np.zeros(self.n, np.bool_)
         self._over = over

@@ -92,7 +92,7 @@ class TaskVecEnv(Facade[Backend]):
         self.backend = backend
         self.threads = choose_threads(self.n, threads, allow_overcommit)
         self.task = make_task(task, **options)
-        self._model = mujoco.MjModel.from_xml_path(str(self.task.model))
+        self._model = self.task.compiled_model
         self.low, self.high = self.task.limits(self._model)
         self._nstate = mujoco.mj_stateSize(self._model, _PHYSICS)
         self._header = {
