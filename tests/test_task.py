@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from mujoco_vecenv.engine import loops
+from mujoco_vecenv.engine import fingerprint, loops
 from mujoco_vecenv.engine.actions import ActionError
 from mujoco_vecenv.engine.envs import TaskEnvs
 from mujoco_vecenv.engine.loops import compile_loop
@@ -959,12 +959,12 @@ def test_no_other_process_runs_what_has_changed(tmp_path, code, one, other, rewa
 
 
 def test_how_numpy_rounds_is_part_of_what_is_kept(monkeypatch):
-    loops._engine_digest.cache_clear()
-    here = loops._engine_digest()
-    monkeypatch.setattr(loops.numpy_bits, "rounding", lambda: (None, None))
-    loops._engine_digest.cache_clear()
-    assert loops._engine_digest() != here
-    loops._engine_digest.cache_clear()
+    fingerprint._engine_digest.cache_clear()
+    here = fingerprint._engine_digest()
+    monkeypatch.setattr(fingerprint.numpy_bits, "rounding", lambda: (None, None))
+    fingerprint._engine_digest.cache_clear()
+    assert fingerprint._engine_digest() != here
+    fingerprint._engine_digest.cache_clear()
 
 
 def test_where_nothing_can_be_kept(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """n environments of a task, stepped together: batched physics between compiled loops."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,25 +15,14 @@ from mujoco_vecenv.engine.contact_forces import (
     model_with_contact_forces,
 )
 from mujoco_vecenv.engine.lean import lean_model
-from mujoco_vecenv.engine.loops import call_source, compile_loop
+from mujoco_vecenv.engine.loops import PARALLEL_ROWS, Loop
 from mujoco_vecenv.engine.simulations import Simulations
 from mujoco_vecenv.engine.task import DERIVED, STATE, Task, arguments, row, with_attributes
 from mujoco_vecenv.engine.twin import rehearse
 
 _NO_LIMIT: Final = 2**62
-_PARALLEL_ROWS: Final = 4096
-"""Environments from which on a loop is shared between threads: before, asking them takes longer."""
 _NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "bvh_", "ncon", "site_")
 """Beginnings of the names of fields that a lean model has fewer of."""
-
-
-_FINITE: Final = """\
-    for k in range(len(ids)):
-        for j in range(action.shape[1]):
-            if not isfinite(action[ids[k], j]):
-                return -1
-"""
-"""How a loop begins that refuses actions before anything changes."""
 
 
 @dataclass(slots=True)
@@ -102,9 +91,7 @@ class TaskEnvs:
         self._params = task.params_record()
         self.model_fields = {name: self.sims.model_field(name) for name in task.model_fields}
         self._nominal = {name: getattr(model, name).copy() for name in task.model_fields}
-        self._pool = (
-            ThreadPoolExecutor(threads - 1) if threads > 1 and n >= _PARALLEL_ROWS else None
-        )
+        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 and n >= PARALLEL_ROWS else None
         self._threads = threads
         self._compile()
         self._bind_plain()
@@ -116,7 +103,7 @@ class TaskEnvs:
         rows |= {name: f"{name}[i]" for name in DERIVED}
         rows |= {name: f"column_{name}[i]" for name in self.columns}  # any name will do
         rows |= {name: sims.row_source(name) for name in STATE}
-        control = _Loop(
+        control = Loop(
             task, rows, self._find, [("control", task.control, "")], given=("action", "info")
         )
         after = [
@@ -129,8 +116,8 @@ class TaskEnvs:
             ("observe", task.observe, ""),
         ]
         given = ("action", "info", "obs", "rewards", "terminated", "truncated", "limit")
-        finish = _Loop(task, rows, self._find, after, given)
-        begin = _Loop(task, rows, self._find, [after[-2], after[-1]], given=("info", "obs"))
+        finish = Loop(task, rows, self._find, after, given)
+        begin = Loop(task, rows, self._find, [after[-2], after[-1]], given=("info", "obs"))
         if FIELD in task.reads and not leaves_contact_forces(sims.model):
             begin.replace(FIELD, np.zeros_like(sims.field(FIELD)))
         self._control, self._finish, self._begin = control, finish, begin
@@ -300,74 +287,3 @@ class TaskEnvs:
         """End the threads of the loops; those of the physics go with the object."""
         if self._pool is not None:
             self._pool.shutdown()
-
-
-class _Loop:
-    """A compiled loop with its arrays at hand.
-
-    Args:
-        task: whose functions it calls.
-        rows: argument to the source of its value for environment i.
-        find: name to the array of it.
-        lines: name of a function, the function, and what comes before its call; or a whole line.
-        given: the names of what each call passes, in order. The other arrays are fixed.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        rows: dict[str, str],
-        find: Callable[[str], NDArray[Any]],
-        lines: Sequence[tuple[str, Callable[..., Any] | None, str]],
-        given: tuple[str, ...],
-    ):
-        functions = {f"do_{name}": f for name, f, _ in lines if f is not None}
-        body = [
-            before + ("" if function is None else call_source(f"do_{name}", function, rows))
-            for name, function, before in lines
-        ]
-        text = "\n        ".join(body)
-        fixed: list[str] = []
-        for argument in dict.fromkeys(a for f in functions.values() for a in arguments(f)):
-            array = rows[argument].partition("[")[0]
-            if array not in (*given, *fixed):
-                fixed.append(array)
-        if "elapsed" in text and "elapsed" not in fixed:
-            fixed.append("elapsed")
-        arrays = [name for name in ("ids", *given, *fixed) if name != "limit"]
-        borrowing = "".join(f"    {name} = borrowed({name})\n" for name in arrays)
-        source = (
-            f"def loop(ids, {', '.join((*given, *fixed))}):\n"
-            f"{borrowing}"
-            f"{_FINITE if 'action' in given and 'obs' not in given else ''}"
-            "    over = 0\n"
-            "    for k in range(len(ids)):\n"
-            "        i = ids[k]\n"
-            f"        {text}\n"
-            "    return over\n"
-        )
-        self._fixed_names = fixed
-        self._fixed = tuple(find(name) for name in fixed)
-        self._loop = compile_loop(task.name, source, functions)
-        self.share(None, 1)
-
-    def replace(self, name: str, other: NDArray[Any]) -> None:
-        """Give the loop another array in place of a fixed one, if it takes that."""
-        self._fixed = tuple(
-            other if name == given else array
-            for given, array in zip(self._fixed_names, self._fixed, strict=True)
-        )
-
-    def share(self, pool: ThreadPoolExecutor | None, threads: int) -> None:
-        """Share long calls between the caller's thread and a pool's."""
-        self._pool = pool
-        self._threads = threads
-
-    def __call__(self, ids: NDArray[np.int64], *values: Any) -> Any:
-        """Run the loop and return how many times it counted something."""
-        if self._pool is None or len(ids) < _PARALLEL_ROWS:
-            return self._loop(ids, *values, *self._fixed)
-        mine, *others = np.array_split(ids, self._threads)
-        running = [self._pool.submit(self._loop, o, *values, *self._fixed) for o in others]
-        count = self._loop(mine, *values, *self._fixed)
-        return count + sum(share.result() for share in running)

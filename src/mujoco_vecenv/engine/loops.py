@@ -7,21 +7,17 @@ and nothing else. What depends on a value that the fingerprint does not know how
 kept at all.
 """
 
-import dis
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from enum import EnumMeta
-from functools import cache
-from hashlib import sha256
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any, Final
 from uuid import uuid4
 
-import mujoco
 import numpy as np
 from llvmlite import ir
 from numba import jit, njit
@@ -29,13 +25,95 @@ from numba.core import cgutils
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-from mujoco_vecenv.engine import native, numpy_bits
-from mujoco_vecenv.engine.task import TaskError, arguments, place
+from mujoco_vecenv.engine.fingerprint import compilable, fingerprint, globals_of
+from mujoco_vecenv.engine.task import Task, TaskError, arguments, place
 
 _ENGINE: Final = Path(__file__).parent
 _REFUSALS: Final = (NumbaError, UnsupportedBytecodeError, KeyError)
 """What Numba raises for what it cannot compile: KeyError for an attribute that a record lacks."""
+
+PARALLEL_ROWS: Final = 4096
+"""Environments from which on a loop is shared between threads: before, asking them takes longer."""
+_FINITE: Final = """\
+    for k in range(len(ids)):
+        for j in range(action.shape[1]):
+            if not isfinite(action[ids[k], j]):
+                return -1
+"""
+"""How a loop begins that refuses actions before anything changes."""
+
+
+class Loop:
+    """A compiled loop with its arrays at hand.
+
+    Args:
+        task: whose functions it calls.
+        rows: argument to the source of its value for environment i.
+        find: name to the array of it.
+        lines: name of a function, the function, and what comes before its call; or a whole line.
+        given: the names of what each call passes, in order. The other arrays are fixed.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        rows: dict[str, str],
+        find: Callable[[str], NDArray[Any]],
+        lines: Sequence[tuple[str, Callable[..., Any] | None, str]],
+        given: tuple[str, ...],
+    ):
+        functions = {f"do_{name}": f for name, f, _ in lines if f is not None}
+        body = [
+            before + ("" if function is None else call_source(f"do_{name}", function, rows))
+            for name, function, before in lines
+        ]
+        text = "\n        ".join(body)
+        fixed: list[str] = []
+        for argument in dict.fromkeys(a for f in functions.values() for a in arguments(f)):
+            array = rows[argument].partition("[")[0]
+            if array not in (*given, *fixed):
+                fixed.append(array)
+        if "elapsed" in text and "elapsed" not in fixed:
+            fixed.append("elapsed")
+        arrays = [name for name in ("ids", *given, *fixed) if name != "limit"]
+        borrowing = "".join(f"    {name} = borrowed({name})\n" for name in arrays)
+        source = (
+            f"def loop(ids, {', '.join((*given, *fixed))}):\n"
+            f"{borrowing}"
+            f"{_FINITE if 'action' in given and 'obs' not in given else ''}"
+            "    over = 0\n"
+            "    for k in range(len(ids)):\n"
+            "        i = ids[k]\n"
+            f"        {text}\n"
+            "    return over\n"
+        )
+        self._fixed_names = fixed
+        self._fixed = tuple(find(name) for name in fixed)
+        self._loop = compile_loop(task.name, source, functions)
+        self.share(None, 1)
+
+    def replace(self, name: str, other: NDArray[Any]) -> None:
+        """Give the loop another array in place of a fixed one, if it takes that."""
+        self._fixed = tuple(
+            other if name == given else array
+            for given, array in zip(self._fixed_names, self._fixed, strict=True)
+        )
+
+    def share(self, pool: ThreadPoolExecutor | None, threads: int) -> None:
+        """Share long calls between the caller's thread and a pool's."""
+        self._pool = pool
+        self._threads = threads
+
+    def __call__(self, ids: NDArray[np.int64], *values: Any) -> Any:
+        """Run the loop and return how many times it counted something."""
+        if self._pool is None or len(ids) < PARALLEL_ROWS:
+            return self._loop(ids, *values, *self._fixed)
+        mine, *others = np.array_split(ids, self._threads)
+        running = [self._pool.submit(self._loop, o, *values, *self._fixed) for o in others]
+        count = self._loop(mine, *values, *self._fixed)
+        return count + sum(share.result() for share in running)
 
 
 def compile_loop(
@@ -54,7 +132,7 @@ def compile_loop(
     """
     # All that is compiled belongs to a module of the loop's own: Numba imports the module of what
     # it has kept, and would take two things of the same module and name for one.
-    digest = _digest(source, functions)
+    digest = fingerprint(source, functions)
     module = ModuleType(f"loop_{digest or uuid4().hex}")
     sys.modules[module.__name__] = module
     path = None if digest is None else _kept(module.__name__, source)
@@ -102,7 +180,7 @@ def call_source(name: str, function: Callable[..., Any], rows: Mapping[str, str]
 
 def _compiled(value: Any, module: str, made: dict[int, Any]) -> Any:
     """Return a function compiled in a module, and its helpers, and theirs; else the value."""
-    if not isinstance(value, FunctionType | Dispatcher) or _compilable(value):
+    if not isinstance(value, FunctionType | Dispatcher) or compilable(value):
         return value
     if id(value) not in made:
         # Division by zero is infinite, as for NumPy's numbers in plain Python, and no error.
@@ -117,43 +195,11 @@ def _compiled(value: Any, module: str, made: dict[int, Any]) -> Any:
         )
         copy.__module__ = module
         made[id(value)] = jit(**options)(copy)  # before its helpers, which may call it
-        for name in _globals(function.__code__) & known.keys():
+        for name in globals_of(function.__code__) & known.keys():
             known[name] = _compiled(known[name], module, made)
         for cell, original in zip(cells, function.__closure__ or (), strict=True):
             cell.cell_contents = _compiled(original.cell_contents, module, made)
     return made[id(value)]
-
-
-def _compilable(function: Any) -> bool:
-    """Whether Numba knows a plain function as it is."""
-    module = function.__module__ or ""
-    return module.partition(".")[0] == "numpy" or module in (native.__name__, numpy_bits.__name__)
-
-
-class _UncoveredError(Exception):
-    """Compiled code depends on a value of a kind that no fingerprint covers."""
-
-
-def _digest(source: str, functions: Mapping[str, Callable[..., Any]]) -> str | None:
-    """Return the fingerprint of everything that a loop's compiled code depends on, if it can be."""
-    digest = sha256(_engine_digest() + source.encode())
-    try:
-        for name, function in functions.items():
-            digest.update(name.encode())
-            for part in _parts(function, frozenset(), set()):
-                digest.update(part)
-    except _UncoveredError:
-        return None
-    return digest.hexdigest()[:24]
-
-
-@cache
-def _engine_digest() -> bytes:
-    """Return the fingerprint of what every loop depends on."""
-    digest = sha256(f"{np.__version__} {mujoco.__version__} {numpy_bits.rounding()}".encode())
-    for engine in sorted(_ENGINE.glob("*.py")):
-        digest.update(engine.read_bytes())
-    return digest.digest()
 
 
 def _kept(name: str, source: str) -> Path | None:
@@ -170,92 +216,6 @@ def _kept(name: str, source: str) -> Path | None:
     except (OSError, RuntimeError):  # RuntimeError: no home folder
         return None
     return path
-
-
-_PLAIN: Final = (bool, int, float, complex, str, bytes, np.generic, np.dtype, type(None))
-
-
-def _parts(value: Any, attributes: frozenset[str], seen: set[Any]) -> Iterator[bytes]:
-    """Yield everything that compiled code which uses a value depends on.
-
-    Args:
-        value: a global, a variable of an enclosing function, or a part of one.
-        attributes: the names that the code looks up in any of its values.
-        seen: functions, and modules with the names looked up there, that have been looked into.
-
-    Raises:
-        _UncoveredError: the value is of another kind than those below.
-    """
-    yield type(value).__qualname__.encode()
-    if isinstance(value, _PLAIN):
-        yield repr(value).encode()
-    elif isinstance(value, tuple | frozenset):
-        for part in value:
-            yield from _parts(part, attributes, seen)
-    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        yield f"{value.dtype} {value.shape}".encode() + value.tobytes()
-    elif isinstance(value, FunctionType | Dispatcher):
-        yield from _function_parts(value, seen)
-    elif isinstance(value, BuiltinFunctionType | np.ufunc):
-        yield value.__name__.encode()
-    elif isinstance(value, EnumMeta):
-        members: Mapping[str, Any] = value.__members__
-        for name, member in members.items():
-            yield name.encode()
-            yield from _parts(member.value, attributes, seen)
-    elif isinstance(value, type) and value.__module__ in ("builtins", "numpy"):
-        yield value.__qualname__.encode()
-    elif isinstance(value, ModuleType):
-        yield value.__name__.encode()
-        looked_into = (id(value), attributes)
-        if value.__name__ not in ("math", "numpy") and looked_into not in seen:
-            seen.add(looked_into)
-            for name in sorted(attributes & vars(value).keys()):
-                yield name.encode()
-                yield from _parts(vars(value)[name], attributes, seen)
-    else:
-        raise _UncoveredError
-
-
-def _function_parts(value: Any, seen: set[Any]) -> Iterator[bytes]:
-    function = getattr(value, "py_func", value)
-    yield function.__qualname__.encode()
-    if id(value) in seen or _compilable(function):
-        return
-    seen.add(id(value))
-    if isinstance(value, Dispatcher):
-        yield repr(sorted(value.targetoptions.items())).encode()
-    yield from _code(function.__code__)
-    known = function.__globals__
-    names = sorted(_globals(function.__code__) & known.keys())
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    for part in (*values, function.__defaults__, *(known[name] for name in names)):
-        yield from _parts(part, _names(function.__code__), seen)
-
-
-def _code(code: CodeType) -> Iterator[bytes]:
-    yield code.co_code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code(constant)
-        else:
-            yield repr(constant).encode()
-    yield repr((code.co_names, code.co_varnames)).encode()
-
-
-def _names(code: CodeType) -> frozenset[str]:
-    """Return the names of globals and attributes that code looks up."""
-    return frozenset(code.co_names).union(*map(_names, _inner(code)))
-
-
-def _globals(code: CodeType) -> set[str]:
-    """Return the names of globals that code looks up."""
-    names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    return names.union(*map(_globals, _inner(code)))
-
-
-def _inner(code: CodeType) -> list[CodeType]:
-    return [constant for constant in code.co_consts if isinstance(constant, CodeType)]
 
 
 def _explain(task: str, error: Exception, functions: Collection[Callable[..., Any]]) -> str:
