@@ -420,10 +420,13 @@ WRONG_ARGUMENTS = [
     (TypeError, "actions must be real numbers", lambda a: a.step(None)),
     (ValueError, "seed must be 0 or more, got -1", lambda a: a.reset(seed=-1)),
     (TypeError, "seed must be an integer, got 1.5", lambda a: a.reset(seed=1.5)),
-    (TypeError, "seed must be an integer, got 'abc'", lambda a: a.reset(seed="abc")),
     (ValueError, "seed: 2 given for 3 environments", lambda a: a.reset(seed=[1, 2])),
     (ValueError, "seed[2] must be 0 or more, got -3", lambda a: a.reset(seed=[1, None, -3])),
     (TypeError, "seed[1] must be an integer, got 'b'", lambda a: a.reset(seed=[1, "b", 2])),
+    (TypeError, "or one for each environment, got b'abc'", lambda a: a.reset(seed=b"abc")),
+    (TypeError, "or one for each environment, got 'abc'", lambda a: a.reset(seed="abc")),
+    (TypeError, "seed must be an integer, got array(1.5)", lambda a: a.reset(seed=np.array(1.5))),
+    (TypeError, "options must be a dictionary", lambda a: a.reset(options=["reset_mask"])),
     (TypeError, "must be a numpy array", lambda a: reset_by(a, [True] * 3)),
     (TypeError, "must be a numpy array of bools", lambda a: reset_by(a, np.ones(3))),
     (ValueError, "must have shape (3,), got (2,)", lambda a: reset_by(a, np.ones(2, bool))),
@@ -479,6 +482,8 @@ def test_wrong_options():
         make("Hopper-v5", mode="Never")
     with pytest.raises(ValueError, match="max_episode_steps must be -1 or more, got -2"):
         make("Hopper-v5", max_episode_steps=-2)
+    with pytest.raises(ValueError, match=r"max_episode_steps must be \d+ or less, got 1180591620"):
+        make("Hopper-v5", max_episode_steps=2**70)
     with pytest.raises(ValueError, match="episode_steps must be 1 or more, got 0"):
         make("Hopper-v5", max_episode_steps=0)
 

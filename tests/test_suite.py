@@ -85,6 +85,10 @@ def test_a_reset_with_other_noise_is_noticed(monkeypatch):
         ("healthy_z_range", None, "must be 2 numbers, got None"),
         ("healthy_z_range", (1,), r"must be 2 numbers, got \(1,\)"),
         ("terminate_when_unhealthy", 1, "must be True or False, got 1"),
+        ("healthy_z_range", (True, 2.0), r"must be 2 numbers, got \(True, 2.0\)"),
+        ("frame_skip", "4", "must be an integer, got '4'"),
+        ("frame_skip", None, "must be an integer, got None"),
+        ("xml_file", None, "must be a text, got None"),
         ("ctrl_cost", 1, "unknown option 'ctrl_cost' .did you mean 'ctrl_cost_weight'?"),
     ],
 )
@@ -92,6 +96,26 @@ def test_options_of_another_kind_are_refused_by_name(option, value, message):
     with pytest.raises(TypeError, match=f"task Hopper-v5: .*{message}"):
         make_task("Hopper-v5", **{option: value})
     assert make_task("Hopper-v5", healthy_z_range=[np.float32(0.5), np.inf], healthy_reward=2)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("Hopper-v5", {"reset_noise_scale": np.nan}, "reset_noise_scale must be finite, got nan"),
+        ("Ant-v5", {"reset_noise_scale": np.inf}, "reset_noise_scale must be finite, got inf"),
+        ("Hopper-v5", {"reset_noise_scale": -0.1}, "reset_noise_scale must be 0 or more, got -0.1"),
+        ("Hopper-v5", {"frame_skip": 0}, "substeps must be 1 or more, got 0"),
+    ],
+)
+def test_options_outside_their_range_are_refused(task, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_task(task, **options)
+
+
+def test_a_model_is_given_by_any_path(tmp_path):
+    path = tmp_path / "other.xml"
+    path.write_text(make_task("Hopper-v5").model.read_text())
+    assert make_task("Hopper-v5", xml_file=path).model == path
 
 
 @pytest.mark.parametrize("kind", [float, np.float32, np.float64, int])

@@ -17,6 +17,7 @@ import pytest
 from mujoco_vecenv.engine import fingerprint, loops
 from mujoco_vecenv.engine.actions import ActionError
 from mujoco_vecenv.engine.envs import TaskEnvs
+from mujoco_vecenv.engine.generators import address_of
 from mujoco_vecenv.engine.loops import compile_loop
 from mujoco_vecenv.engine.task import TaskError
 from mujoco_vecenv.engine.twin import TaskEnv
@@ -330,6 +331,7 @@ def test_what_is_refused_when_a_task_is_made(tmp_path, code, fields, where, mess
             "column 'count' would be a number, which functions could not write: make it an array, "
             "such as (int64, 1), or a field of a record",
         ),
+        ("", {"columns": "{'empty': (float, 0)}"}, "", "column 'empty' holds nothing, got (<class"),
     ],
 )
 def test_what_is_refused_in_plain_python(tmp_path, code, fields, where, message):
@@ -388,6 +390,55 @@ def test_what_numba_refuses(tmp_path, monkeypatch, code, where, message):
         TaskEnvs(make_task(path), 2, 1)
     expected = "task swing: Numba cannot compile " + message.replace("{}", line_of(path, where), 1)
     assert str(caught.value).startswith(expected)
+
+
+def test_what_numba_refuses_of_a_reset(tmp_path):
+    code = "def reset(rng, qpos):\n    qpos[0] = rng.choice([1.0, 2.0])"
+    path = write(tmp_path, code, compile_reset=True)
+    with pytest.raises(TaskError) as caught:
+        TaskEnvs(make_task(path), 2, 1)
+    expected = f"task swing: Numba cannot compile reset() ({line_of(path, 'rng.choice')}): "
+    assert str(caught.value).startswith(expected)
+    code = "def reset(rng, fields):\n    pass"
+    fields = {"compile_reset": True, "model_fields": "('body_mass',)"}
+    path = write(tmp_path, code, name="other", **fields)
+    with pytest.raises(TaskError, match=r"which a compiled reset\(\) cannot take: name"):
+        make_task(path)
+
+
+def test_a_compiled_reset_writes_columns_and_goes_on_drawing(tmp_path):
+    """Records, integers and arrays of them, from one stream, in whatever order episodes end."""
+    path = write(
+        tmp_path,
+        """
+KIND = np.dtype([("goal", float, 2), ("turns", np.int64)], align=True)
+
+def reset(rng, qpos, qvel, task_of_mine, table, params):
+    qpos[0] = params.lean * rng.uniform(-1.0, 1.0)
+    qvel[0] = rng.normal(0.0, 0.1)
+    task_of_mine.goal[:] = rng.standard_normal(2)
+    task_of_mine.turns = rng.integers(1, 5)
+    for k in range(len(table)):
+        table[k, 1] = rng.random()
+
+def terminated(qpos, task_of_mine, elapsed):
+    return elapsed >= task_of_mine.turns
+
+def observe(qpos, qvel, task_of_mine, table, obs):
+    obs[0] = qpos[0]
+    obs[1] = qvel[0]
+    obs[2] = task_of_mine.goal[1]
+    obs[3] = table.sum()
+    table[0, 0] += 1.0
+""",
+        compile_reset=True,
+        terminated="terminated",
+        observations="4",
+        params="{'lean': 0.3}",
+        columns="{'task_of_mine': KIND, 'table': (np.float32, (3, 2))}",
+    )
+    assert_equal(path, 60, n=5)
+    assert_equal(path, 60, n=5, dtype=np.float64)
 
 
 def test_numba_does_not_say_where_a_record_lacks_an_attribute(tmp_path):
@@ -520,6 +571,7 @@ def test_everything_at_once(tmp_path, dtype):
 
 def test_any_name_will_do_for_a_column(tmp_path):
     names = ("i", "k", "j", "ids", "over", "limit", "state", "rewards", "truncated", "loop")
+    names += ("table", "first", "addresses", "no_info", "bytes_i", "kind_state", "borrowed", "do_0")
     code = f"""
 def control(action, ctrl, {", ".join(names)}):
     ctrl[0] = action[0]
@@ -679,9 +731,10 @@ RANDOMIZED_FIELDS = {
 }
 
 
-def test_model_fields_a_free_joint_and_fields_of_many_dimensions(tmp_path):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_model_fields_a_free_joint_and_fields_of_many_dimensions(tmp_path, compiled):
     """Each environment has masses and frictions of its own, drawn anew from the model's."""
-    path = write(tmp_path, RANDOMIZED, BOX, **RANDOMIZED_FIELDS)
+    path = write(tmp_path, RANDOMIZED, BOX, **RANDOMIZED_FIELDS, compile_reset=compiled)
     assert_equal(path, 50)
     task = make_task(path)
     env = TaskEnv(task)
@@ -868,12 +921,29 @@ def test_another_process_finds_what_was_compiled(tmp_path):
 
     out, kept = run()
     assert out == "1.5\n"
-    assert len(kept) == 6, "an index and code of three loops"
+    assert len(kept) == 8, "an index and code of four loops"
     assert run() == (out, kept)
     Path(path).write_text(Path(path).read_text().replace("1.5", "2.5"))
     out, more = run()
     assert out == "2.5\n"
     assert len(more - kept) == 2, "only the loop with the reward"
+
+
+def test_tasks_in_different_folders_have_helpers_of_their_own(tmp_path):
+    paths = []
+    for gain in (2.0, 3.0):
+        folder = tmp_path / str(gain)
+        folder.mkdir()
+        (folder / "siblings.py").write_text(f"def tilt(x):\n    return {gain} * x\n")
+        code = "from siblings import tilt\n\ndef reward(qpos):\n    return tilt(1.0)"
+        paths.append(write(folder, code))
+    for path, gain in zip(paths, (2.0, 3.0), strict=True):
+        env = TaskEnv(make_task(path))
+        env.reset(seed=0)
+        assert env.step([0.0])[1] == gain
+        with TaskVecEnv(path, 1) as envs:
+            assert envs.step([[0.0]])[1] == gain
+    assert "siblings" not in sys.modules
 
 
 def test_a_reset_sees_nothing_of_the_infos_before(tmp_path):
@@ -1016,3 +1086,35 @@ def test_functions_of_math_have_the_same_bits_in_compiled_code():
     for x, out in zip(values, plain, strict=True):
         evaluate(x, out)
     assert (compiled == plain).all(axis=0).all()
+
+
+def test_generators_draw_the_same_in_compiled_code():
+    """As Task.compile_reset promises."""
+
+    def draw(rng, out):
+        out[0] = rng.random()
+        out[1] = rng.uniform(-0.3, 0.7)
+        out[2] = rng.normal(0.1, 0.4)
+        out[3] = rng.standard_normal()
+        out[4] = rng.integers(0, 1000)
+        out[5:7] = rng.random(2)
+        out[7:10] = rng.uniform(-0.3, 0.1, 3)
+        out[10:13] = rng.normal(0.0, 2.0, 3)
+        out[13:16] = rng.standard_normal(3)
+        out[16:19] = rng.integers(-5, 5, 3)
+
+    loop = compile_loop(
+        "draws",
+        "def loop(addresses, out):\n"
+        "    for k in range(len(out)):\n"
+        "        draw(generator_at(addresses[k % len(addresses)]), out[k])\n",
+        {"draw": draw},
+    )
+    ours, theirs = ([np.random.default_rng(seed) for seed in range(5)] for _ in range(2))
+    compiled, plain = np.empty((2, 50_000, 19))
+    loop(np.array([address_of(rng) for rng in ours]), compiled)
+    for k, out in enumerate(plain):
+        draw(theirs[k % len(theirs)], out)
+    assert (compiled == plain).all(axis=0).all()
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.bit_generator.state == b.bit_generator.state

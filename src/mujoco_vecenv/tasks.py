@@ -9,6 +9,7 @@ task's own functions in plain Python.
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mujoco_vecenv.checks import check_switch, closest
+from mujoco_vecenv.checks import check_integer, check_switch, closest
 from mujoco_vecenv.engine.task import Task, TaskError
 from mujoco_vecenv.engine.twin import TaskEnv
 
@@ -134,7 +135,7 @@ def _call(name: str, function: str, options: dict[str, Any]) -> Any:
             if option not in known:
                 raise TypeError(f"task {name}: unknown option {option!r}{closest(option, known)}")
     checked = {
-        option: _of_kind(f"task {name}: {option}", value, known[option].default)
+        option: _of_kind(f"task {name}: {option}", value, known[option])
         if option in known
         else value
         for option, value in options.items()
@@ -142,8 +143,8 @@ def _call(name: str, function: str, options: dict[str, Any]) -> Any:
     return call(**checked)
 
 
-def _of_kind(option: str, value: Any, default: Any) -> Any:
-    """Return an option as its default is: a number, a switch, or as many numbers.
+def _of_kind(option: str, value: Any, known: inspect.Parameter) -> Any:
+    """Return an option as it is announced, or as its default is: a number, a switch or a text.
 
     NumPy's numbers become Python's: next to a float32 action they would count for more than those.
 
@@ -151,6 +152,13 @@ def _of_kind(option: str, value: Any, default: Any) -> Any:
         TypeError: it is of another kind.
     """
     number = int | float | np.integer | np.floating
+    default = known.default
+    if known.annotation is int:
+        return check_integer(option, value)
+    if known.annotation is str:
+        if not isinstance(value, str | os.PathLike):
+            raise TypeError(f"{option} must be a text, got {value!r}")
+        return os.fspath(value)
     if isinstance(default, bool):
         return check_switch(option, value)
     if isinstance(default, float):
@@ -159,7 +167,8 @@ def _of_kind(option: str, value: Any, default: Any) -> Any:
         return float(value)
     if isinstance(default, tuple) and default and all(isinstance(end, float) for end in default):
         pair = value if isinstance(value, tuple | list | np.ndarray) else ()
-        if len(pair) != len(default) or not all(isinstance(end, number) for end in pair):
+        numbers = all(isinstance(end, number) and not isinstance(end, bool) for end in pair)
+        if len(pair) != len(default) or not numbers:
             raise TypeError(f"{option} must be {len(default)} numbers, got {value!r}")
         return tuple(float(end) for end in pair)
     return value

@@ -63,7 +63,7 @@ class _Plugin(ctypes.Structure):
 @cache
 def _register() -> tuple[object, ...]:
     """Make the plugin known to MuJoCo, once in a process; return what must live as long."""
-    pointer: Any = types.CPointer(types.uint8)  # type: ignore[no-untyped-call]
+    pointer: Any = types.CPointer(types.uint8)
     number, nothing = types.int32, types.void
     no_state = cfunc(number(pointer, number))(_no_state)
     init = cfunc(number(pointer, pointer, number))(_init)

@@ -14,13 +14,21 @@ from mujoco_vecenv.engine.contact_forces import (
     leaves_contact_forces,
     model_with_contact_forces,
 )
+from mujoco_vecenv.engine.generators import address_of
 from mujoco_vecenv.engine.lean import lean_model
-from mujoco_vecenv.engine.loops import PARALLEL_ROWS, Loop
+from mujoco_vecenv.engine.loops import PARALLEL_ROWS, Line, Loop
 from mujoco_vecenv.engine.simulations import Simulations
-from mujoco_vecenv.engine.task import DERIVED, STATE, Task, arguments, row, with_attributes
+from mujoco_vecenv.engine.task import (
+    DERIVED,
+    MOST_STEPS,
+    STATE,
+    Task,
+    arguments,
+    row,
+    with_attributes,
+)
 from mujoco_vecenv.engine.twin import rehearse
 
-_NO_LIMIT: Final = 2**62
 _NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "bvh_", "ncon", "site_")
 """Beginnings of the names of fields that a lean model has fewer of."""
 
@@ -83,11 +91,12 @@ class TaskEnvs:
             model = lean_model(full, task.model, keep)
         self.sims = Simulations(model, n, threads, task.keyframe_id(model), task.stage)
         self.rngs: list[np.random.Generator] = [np.random.default_rng() for _ in range(n)]
+        self._addresses = np.array([address_of(rng) for rng in self.rngs])
         self._begun = np.zeros(n, np.bool_)  # whether an episode drawn from its generator runs
         self.elapsed = np.zeros(n, np.int64)
         self.columns = task.new_columns(n)
         self.all = np.arange(n)
-        self._limit = _NO_LIMIT if task.episode_steps is None else task.episode_steps
+        self._limit = MOST_STEPS if task.episode_steps is None else task.episode_steps
         self._params = task.params_record()
         self.model_fields = {name: self.sims.model_field(name) for name in task.model_fields}
         self._nominal = {name: getattr(model, name).copy() for name in task.model_fields}
@@ -99,49 +108,51 @@ class TaskEnvs:
     def _compile(self) -> None:
         task, sims = self.task, self.sims
         rows = {"action": "action[i]", "obs": "obs[i]", "elapsed": "elapsed[i]"}
-        rows |= {"params": "params[0]", "info": "info[i]"}
-        rows |= {name: f"{name}[i]" for name in DERIVED}
+        rows |= {"params": "params[0]", "info": "info[i]", "rng": "generator_at(addresses[i])"}
+        rows |= {name: f"{name}[i]" for name in (*DERIVED, *self.model_fields)}
         rows |= {name: f"column_{name}[i]" for name in self.columns}  # any name will do
         rows |= {name: sims.row_source(name) for name in STATE}
-        control = Loop(
-            task, rows, self._find, [("control", task.control, "")], given=("action", "info")
-        )
-        after = [
-            ("reward", task.reward, "rewards[i] = "),
-            ("terminated", task.terminated, "terminated[i] = "),
-            ("", None, "elapsed[i] += 1"),
-            ("", None, "truncated[i] = elapsed[i] >= limit"),
-            ("", None, "over += terminated[i] or truncated[i]"),
-            ("describe", task.describe, ""),
-            ("observe", task.observe, ""),
+        arrays: dict[str, NDArray[Any]] = {n: sims.field(n) for n in (*task.reads, *STATE)}
+        arrays |= self.model_fields
+        arrays |= {"state": sims.rows, "first": sims.first, "addresses": self._addresses}
+        arrays |= {"params": self._params, "elapsed": self.elapsed, "no_info": task.new_infos(1)}
+        arrays |= {f"column_{name}": column for name, column in self.columns.items()}
+        arrays |= {f"bytes_{name}": _bytes(column) for name, column in self.columns.items()}
+        self._control = Loop(task, rows, arrays, [("", task.control)], ("action", "info"))
+        finish: list[Line] = [
+            ("rewards[i] = ", task.reward),
+            ("terminated[i] = ", task.terminated),
+            "elapsed[i] += 1",
+            "truncated[i] = elapsed[i] >= limit",
+            "over += terminated[i] or truncated[i]",
+            ("", task.describe),
+            ("", task.observe),
         ]
         given = ("action", "info", "obs", "rewards", "terminated", "truncated", "limit")
-        finish = Loop(task, rows, self._find, after, given)
-        begin = Loop(task, rows, self._find, [after[-2], after[-1]], given=("info", "obs"))
+        self._finish = Loop(task, rows, arrays, finish, given)
+        clear: list[Line] = ["state[i] = first", "elapsed[i] = 0"]
+        clear += [f"bytes_{name}[i] = 0" for name in self.columns]
+        self._clear = Loop(task, rows, arrays, clear, ())
+        draw = [("", task.reset)] if task.compile_reset else []
+        self._draw = Loop(task, rows, arrays, draw, ()) if draw else None
         if FIELD in task.reads and not leaves_contact_forces(sims.model):
-            begin.replace(FIELD, np.zeros_like(sims.field(FIELD)))
-        self._control, self._finish, self._begin = control, finish, begin
-        for loop in (control, finish):
+            arrays[FIELD] = np.zeros_like(arrays[FIELD])
+        tell: list[Line] = [("", task.describe), ("", task.observe)]
+        if task.info:  # else a reset would tell of the episode before
+            tell.insert(0, "info[i] = no_info[0]")
+        self._tell = Loop(task, rows, arrays, tell, ("info", "obs"))
+        for loop in (self._control, self._finish):
             loop.share(self._pool, self._threads)
         # Compiled now, for the dtype that actions are announced in.
         none = self.all[:0]
         actions = np.zeros((self.n, len(self.low)), np.float32)
         step = self._new_step(np.empty)
-        begin(none, step.infos, step.obs)
-        control(none, actions, step.infos)
+        self._clear(none)
+        if self._draw is not None:
+            self._draw(none)
+        self._tell(none, step.infos, step.obs)
+        self._control(none, actions, step.infos)
         self._finish_step(none, actions, step)
-
-    def _find(self, name: str) -> NDArray[Any]:
-        """Return the array that a loop takes under a name."""
-        if name == "state":
-            return self.sims.rows
-        if name == "params":
-            return self._params
-        if name == "elapsed":
-            return self.elapsed
-        if name.startswith("column_"):
-            return self.columns[name.removeprefix("column_")]
-        return self.sims.field(name)
 
     def _new_step(self, make: Callable[..., NDArray[Any]]) -> Step:
         n, task = self.n, self.task
@@ -157,13 +168,16 @@ class TaskEnvs:
     def seed(self, i: int, seed: int | None) -> None:
         """Give environment i a new generator, seeded by the system for None."""
         self.rngs[i] = np.random.default_rng(seed)
+        self._addresses[i] = address_of(self.rngs[i])
         self._begun[i] = False
 
     def set_column(self, name: str, column: NDArray[Any]) -> None:
         """Put another array of the same dtype and dimensions in a column's place."""
         self.columns[name] = column
-        for loop in (self._control, self._finish, self._begin):
-            loop.replace(f"column_{name}", column)
+        for loop in (self._control, self._finish, self._clear, self._draw, self._tell):
+            if loop is not None:
+                loop.replace(f"column_{name}", column)
+                loop.replace(f"bytes_{name}", _bytes(column))
         self._bind_plain()
 
     def _bind_plain(self) -> None:
@@ -179,15 +193,17 @@ class TaskEnvs:
             obs: takes their first observations, in their rows.
             infos: takes what a reset tells, in their rows.
         """
-        infos[ids] = np.zeros((), infos.dtype)  # nothing of the episode before
         if self._leave is not None:
             for i in ids[self._begun[ids]].tolist():
                 self._leave(i)
         self.clear(ids)
-        for i in ids.tolist():
-            for name, field in self.model_fields.items():
-                field[i] = self._nominal[name]
-            self._reset(i)
+        for name, field in self.model_fields.items():
+            field[ids] = self._nominal[name]
+        if self._draw is not None:
+            self._draw(ids)
+        else:
+            for i in ids.tolist():
+                self._reset(i)
         if self.task.recompute_constants:
             self.sims.recompute_constants(ids)
         self._begun[ids] = True
@@ -195,10 +211,7 @@ class TaskEnvs:
 
     def clear(self, ids: NDArray[np.int64]) -> None:
         """Put environments back to where episodes begin, their columns and time to zero."""
-        self.sims.reset(ids)
-        self.elapsed[ids] = 0
-        for column in self.columns.values():
-            column[ids] = np.zeros((), column.dtype)
+        self._clear(ids)
 
     def _plain(self, function: Callable[..., Any]) -> Callable[[int], None]:
         """Return a function that is plain Python, to be called for environment i."""
@@ -241,7 +254,7 @@ class TaskEnvs:
             obs: takes their observations, in their rows.
             infos: takes what `describe` tells, in their rows.
         """
-        self._begin(ids, infos, obs)
+        self._tell(ids, infos, obs)
 
     def step(self, actions: NDArray[Any], ids: NDArray[np.int64] | None = None) -> Step:
         """Step environments by one control step.
@@ -259,10 +272,6 @@ class TaskEnvs:
         """
         step = self._new_step(np.empty if ids is None else np.zeros)
         rows = self.all if ids is None else ids
-        # The loop looks at its own rows alone: not at those of environments that are not stepped,
-        # nor at those of another thread, which has begun by then.
-        if ids is not None or self._pool is not None:
-            check_finite(actions)
         if self._control(rows, actions, step.infos) < 0:
             check_finite(actions)
         self.sims.step(self.task.substeps, ids)
@@ -287,3 +296,8 @@ class TaskEnvs:
         """End the threads of the loops; those of the physics go with the object."""
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def _bytes(column: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return a view of a column as (n, bytes)."""
+    return column.view(np.uint8).reshape(len(column), -1)

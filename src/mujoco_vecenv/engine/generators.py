@@ -1,5 +1,6 @@
-"""The states of numpy's generators as arrays, to be saved and gone on from."""
+"""NumPy's generators from within: their states as arrays, to be saved and gone on from."""
 
+import ctypes
 from typing import Any, Final
 
 import numpy as np
@@ -7,6 +8,18 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 _WORD: Final = (1 << 64) - 1
+_POINTER: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def address_of(rng: Generator) -> int:
+    """Return the address of the bitgen_t that a generator draws from, see numpy/random/bitgen.h.
+
+    It is good for as long as the generator lives.
+    """
+    address: int = _POINTER(rng.bit_generator.capsule, b"BitGenerator")
+    return address
 
 
 def rng_words(rng: Generator) -> NDArray[np.uint64]:

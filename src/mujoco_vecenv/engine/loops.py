@@ -19,15 +19,13 @@ from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
-from llvmlite import ir
-from numba import jit, njit
-from numba.core import cgutils
+from numba import jit, njit, typeof, types
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from mujoco_vecenv.engine.fingerprint import compilable, fingerprint, globals_of
+from mujoco_vecenv.engine.intrinsics import array_at, borrowed, generator_at
 from mujoco_vecenv.engine.task import Task, TaskError, arguments, place
 
 _ENGINE: Final = Path(__file__).parent
@@ -37,51 +35,62 @@ _REFUSALS: Final = (NumbaError, UnsupportedBytecodeError, KeyError)
 PARALLEL_ROWS: Final = 4096
 """Environments from which on a loop is shared between threads: before, asking them takes longer."""
 _FINITE: Final = """\
-    for k in range(len(ids)):
+    for k in range(action.shape[0]):
         for j in range(action.shape[1]):
-            if not isfinite(action[ids[k], j]):
+            if not isfinite(action[k, j]):
                 return -1
 """
-"""How a loop begins that refuses actions before anything changes."""
+"""How a loop begins that refuses actions before anything changes: all of them, whoever steps."""
+
+
+Line = str | tuple[str, Callable[..., Any]]
 
 
 class Loop:
     """A compiled loop with its arrays at hand.
 
+    Arrays that are the same in every call are looked up in a table of addresses: to hand over each
+    of them anew would take longer than what many loops do.
+
     Args:
         task: whose functions it calls.
         rows: argument to the source of its value for environment i.
-        find: name to the array of it.
-        lines: name of a function, the function, and what comes before its call; or a whole line.
+        arrays: the arrays by name, those that `rows` and whole lines mention.
+        lines: what to do for environment i: functions, each with what comes before its call, and
+            whole lines.
         given: the names of what each call passes, in order. The other arrays are fixed.
     """
 
     def __init__(
         self,
         task: Task,
-        rows: dict[str, str],
-        find: Callable[[str], NDArray[Any]],
-        lines: Sequence[tuple[str, Callable[..., Any] | None, str]],
+        rows: Mapping[str, str],
+        arrays: Mapping[str, NDArray[Any]],
+        lines: Sequence[Line],
         given: tuple[str, ...],
     ):
-        functions = {f"do_{name}": f for name, f, _ in lines if f is not None}
-        body = [
-            before + ("" if function is None else call_source(f"do_{name}", function, rows))
-            for name, function, before in lines
-        ]
-        text = "\n        ".join(body)
-        fixed: list[str] = []
-        for argument in dict.fromkeys(a for f in functions.values() for a in arguments(f)):
-            array = rows[argument].partition("[")[0]
-            if array not in (*given, *fixed):
-                fixed.append(array)
-        if "elapsed" in text and "elapsed" not in fixed:
-            fixed.append("elapsed")
-        arrays = [name for name in ("ids", *given, *fixed) if name != "limit"]
-        borrowing = "".join(f"    {name} = borrowed({name})\n" for name in arrays)
+        functions = {f"do_{k}": line[1] for k, line in enumerate(lines) if isinstance(line, tuple)}
+        text = "\n        ".join(
+            line if isinstance(line, str) else line[0] + call_source(f"do_{k}", line[1], rows)
+            for k, line in enumerate(lines)
+        )
+        used = dict.fromkeys(re.findall(r"\w+", text))
+        self._fixed = {name: arrays[name] for name in used if name in arrays and name not in given}
+        self._places: dict[str, int] = {}
+        words: list[int] = []
+        taking = ""
+        for name, array in self._fixed.items():
+            taking += (
+                f"    {name} = array_at(table, {len(words)}, kind_{name})  # {typeof(array)}\n"
+            )
+            self._places[name] = len(words)
+            words += _whereabouts(array)
+        self._table = np.array(words, np.int64)
+        counted = [name for name in ("ids", *given) if name != "limit"]
+        borrowing = "".join(f"    {name} = borrowed({name})\n" for name in counted)
         source = (
-            f"def loop(ids, {', '.join((*given, *fixed))}):\n"
-            f"{borrowing}"
+            f"def loop(ids, {', '.join((*given, 'table'))}):\n"
+            f"{borrowing}{taking}"
             f"{_FINITE if 'action' in given and 'obs' not in given else ''}"
             "    over = 0\n"
             "    for k in range(len(ids)):\n"
@@ -89,35 +98,43 @@ class Loop:
             f"        {text}\n"
             "    return over\n"
         )
-        self._fixed_names = fixed
-        self._fixed = tuple(find(name) for name in fixed)
-        self._loop = compile_loop(task.name, source, functions)
+        kinds = {f"kind_{name}": typeof(array) for name, array in self._fixed.items()}
+        self._loop = compile_loop(task.name, source, functions, kinds)
         self.share(None, 1)
 
     def replace(self, name: str, other: NDArray[Any]) -> None:
-        """Give the loop another array in place of a fixed one, if it takes that."""
-        self._fixed = tuple(
-            other if name == given else array
-            for given, array in zip(self._fixed_names, self._fixed, strict=True)
-        )
+        """Give the loop another array of the same kind in place of a fixed one, if it has that."""
+        if name in self._fixed:
+            assert typeof(other) == typeof(self._fixed[name]), name
+            self._fixed[name] = other  # which keeps it alive
+            words = _whereabouts(other)
+            self._table[self._places[name] : self._places[name] + len(words)] = words
 
     def share(self, pool: ThreadPoolExecutor | None, threads: int) -> None:
         """Share long calls between the caller's thread and a pool's."""
         self._pool = pool
         self._threads = threads
 
-    def __call__(self, ids: NDArray[np.int64], *values: Any) -> Any:
+    def __call__(self, ids: NDArray[np.int64], *values: Any) -> int:
         """Run the loop and return how many times it counted something."""
         if self._pool is None or len(ids) < PARALLEL_ROWS:
-            return self._loop(ids, *values, *self._fixed)
+            return self._loop(ids, *values, self._table)  # type: ignore[no-any-return]
         mine, *others = np.array_split(ids, self._threads)
-        running = [self._pool.submit(self._loop, o, *values, *self._fixed) for o in others]
-        count = self._loop(mine, *values, *self._fixed)
-        return count + sum(share.result() for share in running)
+        running = [self._pool.submit(self._loop, o, *values, self._table) for o in others]
+        count = self._loop(mine, *values, self._table)
+        return count + sum(share.result() for share in running)  # type: ignore[no-any-return]
+
+
+def _whereabouts(array: NDArray[Any]) -> list[int]:
+    """Return what `array_at` makes an array from."""
+    return [array.ctypes.data, *array.shape, *array.strides]
 
 
 def compile_loop(
-    task: str, source: str, functions: Mapping[str, Callable[..., Any]]
+    task: str,
+    source: str,
+    functions: Mapping[str, Callable[..., Any]],
+    kinds: Mapping[str, types.Array] | None = None,
 ) -> Callable[..., Any]:
     """Compile a loop.
 
@@ -125,6 +142,7 @@ def compile_loop(
         task: the task's name, for errors.
         source: defines a function `loop`, which calls functions by the names given.
         functions: name to a plain function over one environment.
+        kinds: name to a type that the source uses, and also spells out.
 
     Returns:
         The loop. It releases the GIL. Its first call with arguments of new types compiles it, and
@@ -137,9 +155,10 @@ def compile_loop(
     sys.modules[module.__name__] = module
     path = None if digest is None else _kept(module.__name__, source)
     namespace: dict[str, Any] = {"__name__": module.__name__, "isfinite": math.isfinite}
-    namespace["borrowed"] = borrowed
+    namespace |= {"borrowed": borrowed, "array_at": array_at, "generator_at": generator_at}
     made: dict[int, Any] = {}
     namespace |= {n: _compiled(f, module.__name__, made) for n, f in functions.items()}
+    namespace |= kinds or {}
     exec(compile(source, str(path or "<loop>"), "exec"), namespace)
     try:
         loop = njit(cache=path is not None, nogil=True)(namespace["loop"])
@@ -154,23 +173,6 @@ def compile_loop(
             raise TaskError(_explain(task, error, theirs)) from error
 
     return call
-
-
-@intrinsic
-def borrowed(typing: Any, array: Any) -> Any:
-    """Return an array without its reference count, whose owner must outlive it.
-
-    Else every row that is sliced from it would be counted, which costs more than most rows do, and
-    stops threads that count the same array.
-    """
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        kept = context.make_array(signature.args[0])(context, builder, value=arguments[0])
-        kept.meminfo = cgutils.get_null_value(kept.meminfo.type)  # type: ignore[no-untyped-call]
-        kept.parent = cgutils.get_null_value(kept.parent.type)  # type: ignore[no-untyped-call]
-        return kept._getvalue()
-
-    return array(array), generate
 
 
 def call_source(name: str, function: Callable[..., Any], rows: Mapping[str, str]) -> str:

@@ -29,6 +29,7 @@ class Simulations:
 
     Attributes:
         model: the model.
+        first: (nstate,) the state that simulations begin at.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Simulations:
         self.model = model
         self._stage = _NO_STAGE if stage is None else int(stage)
         self._batch.reset(None, keyframe, _NO_STAGE)
-        self._first = self._batch.state[0].copy()
+        self.first: NDArray[np.float64] = self._batch.state[0].copy()
 
     @property
     def rows(self) -> NDArray[np.float64]:
@@ -105,7 +106,3 @@ class Simulations:
             self._batch.forward(ids)
         except SimulationError as error:
             raise PhysicsError(str(error)) from error
-
-    def reset(self, ids: NDArray[np.int64]) -> None:
-        """Put simulations back to where they began."""
-        self._batch.state[ids] = self._first

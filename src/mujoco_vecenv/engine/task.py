@@ -53,6 +53,9 @@ DERIVED: Final = tuple(sorted(DATA_FIELDS - {*STATE, *_UNREADABLE}))
 ACTION: Final = "action"
 """Stands in `Task.info` for the dtype of the actions that were passed."""
 
+MOST_STEPS: Final = 2**62
+"""What stands for no limit of steps."""
+
 _RUNNING: Final = ("params", "info", "elapsed")
 
 
@@ -87,8 +90,8 @@ class Task:
         observe: writes `obs`.
         reward: returns the step's reward.
         reset: writes the first state of an episode, which is the model's default or `keyframe`
-            before. It is plain Python, and may also read `rng`, the environment's own
-            numpy.random.Generator. Model fields in `model_fields` are further arguments.
+            before. It may also read `rng`, the environment's own numpy.random.Generator, and write
+            the model fields in `model_fields`. It is plain Python, unless `compile_reset`.
         control: writes `ctrl`, and whatever must be kept of the state before the step.
         terminated: returns whether the task has ended the episode.
         describe: writes the infos that a reset reports too, and what the next step needs to know.
@@ -103,6 +106,9 @@ class Task:
         keyframe: name of the keyframe that `reset` starts from, or None.
         stage: stages to compute at the new state after the physics. None leaves derived fields as
             mj_step does, one physics step behind the state.
+        compile_reset: compile `reset` like the other functions, which matters where episodes are
+            short. Of `rng` it may then use what Numba knows, such as random, uniform, normal,
+            standard_normal and integers, which draw what NumPy's draw.
         model_fields: fields of MjModel that `reset` gives each environment values of its own, as
             arguments of their names, or all of them in the mapping `fields`. They are the model's
             own before. What MuJoCo derives from them when it compiles a model stays as it is,
@@ -135,6 +141,7 @@ class Task:
     observation_dtype: type = np.float64
     keyframe: str | None = None
     stage: mujoco.mjtStage | None = None
+    compile_reset: bool = False
     model_fields: tuple[str, ...] = ()
     recompute_constants: bool = False
     leave: Callable[..., None] | None = None
@@ -143,7 +150,7 @@ class Task:
         for name in ("substeps", "observations"):
             check_integer(f"task {self.name}: {name}", getattr(self, name), 1)
         if self.episode_steps is not None:
-            check_integer(f"task {self.name}: episode_steps", self.episode_steps, 1)
+            check_integer(f"task {self.name}: episode_steps", self.episode_steps, 1, MOST_STEPS)
         if not Path(self.model).is_file():
             raise TaskError(f"task {self.name}: there is no model {str(self.model)!r}")
         for name in self.model_fields:
@@ -179,7 +186,8 @@ class Task:
         self._check("describe", after)
         self._check("observe", (*after, "obs"))
         kept = (*self.columns, "params", "rng")
-        self._check("reset", (*STATE, *kept, *self.model_fields, "fields"))
+        fields = () if self.compile_reset else ("fields",)
+        self._check("reset", (*STATE, *kept, *self.model_fields, *fields))
         if self.leave is not None:
             self._check("leave", (*kept, "elapsed"))
 
@@ -220,8 +228,10 @@ class Task:
                 )
             elif name in _UNREADABLE:
                 why = "a step does not compute: a sensor in the model might"
-            elif name in (*_RUNNING, "action", "obs", "rng", *self.model_fields):
+            elif name in (*_RUNNING, "action", "obs", "rng", "fields", *self.model_fields):
                 why = f"is not for {role}()"
+                if name == "fields" and role == "reset":
+                    why = "a compiled reset() cannot take: name the model fields themselves"
             else:
                 why = f"is neither a field of MjData nor a column{_hint(name, known)}"
             raise TaskError(
@@ -266,6 +276,8 @@ class Task:
         """Return the task's columns for n environments."""
         columns = {}
         for name, spec in self.columns.items():
+            if np.dtype(spec).itemsize == 0:
+                raise TaskError(f"task {self.name}: column {name!r} holds nothing, got {spec!r}")
             columns[name] = np.zeros(n, np.dtype(spec))
             if columns[name].ndim == 1 and columns[name].dtype.names is None:
                 raise TaskError(

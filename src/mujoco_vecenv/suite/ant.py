@@ -146,6 +146,7 @@ def make(
         },
         reset_info=("x_position", "y_position", "distance_from_origin"),
         reset=normal_velocities(reset_noise_scale),
+        compile_reset=True,
         reward=reward,
         terminated=terminated,
         describe=describe,

@@ -7,14 +7,9 @@ from typing import Any
 
 import gymnasium.envs.mujoco
 import mujoco
-import numpy as np
-from numpy.random import Generator
-from numpy.typing import NDArray
 
-from mujoco_vecenv.checks import check_integer, closest
+from mujoco_vecenv.checks import check_integer, check_number, closest
 from mujoco_vecenv.engine.numpy_bits import clip, norm, scaled, sum_of_squares
-
-Array = NDArray[np.float64]
 
 
 def asset(xml_file: str) -> Path:
@@ -59,35 +54,32 @@ def control_interval(model: mujoco.MjModel, frame_skip: int) -> float:
     return float(model.opt.timestep * frame_skip)
 
 
-def uniform(rng: Generator, low: float, high: float, size: int) -> Array:
-    """Return the numbers that rng.uniform draws, in less time: short episodes draw often."""
-    if high < low:
-        raise ValueError(f"reset noise must be within low <= high, got {low} and {high}")
-    numbers = rng.random(size)
-    numbers *= high - low
-    numbers += low
-    return numbers
-
-
-def uniform_state(scale: float) -> Callable[..., None]:
+def uniform_state(reset_noise_scale: float) -> Callable[..., None]:
     """Return a reset with uniform noise on positions and velocities."""
+    scale = _noise_scale(reset_noise_scale)
 
-    def reset(rng: Generator, qpos: Array, qvel: Array) -> None:
-        noise = uniform(rng, -scale, scale, len(qpos) + len(qvel))
-        qpos += noise[: len(qpos)]
-        qvel += noise[len(qpos) :]
+    def reset(rng: Any, qpos: Any, qvel: Any) -> None:
+        qpos += rng.uniform(-scale, scale, len(qpos))
+        qvel += rng.uniform(-scale, scale, len(qvel))
 
     return reset
 
 
-def normal_velocities(scale: float) -> Callable[..., None]:
+def normal_velocities(reset_noise_scale: float) -> Callable[..., None]:
     """Return a reset with uniform noise on positions and normal noise on velocities."""
+    scale = _noise_scale(reset_noise_scale)
 
-    def reset(rng: Generator, qpos: Array, qvel: Array) -> None:
-        qpos += uniform(rng, -scale, scale, len(qpos))
+    def reset(rng: Any, qpos: Any, qvel: Any) -> None:
+        qpos += rng.uniform(-scale, scale, len(qpos))
         qvel += scale * rng.standard_normal(len(qvel))
 
     return reset
+
+
+def _noise_scale(scale: float) -> float:
+    if check_number("reset_noise_scale", scale) < 0:
+        raise ValueError(f"reset_noise_scale must be 0 or more, got {scale!r}")
+    return scale
 
 
 def remember_x(action: Any, qpos: Any, ctrl: Any, before: Any) -> None:

@@ -73,6 +73,7 @@ def make(
         },
         reset_info=("x_position",),
         reset=normal_velocities(reset_noise_scale),
+        compile_reset=True,
         control=remember_x,
         reward=reward,
         describe=describe,

@@ -100,6 +100,7 @@ def make(
         },
         reset_info=("x_position", "z_distance_from_origin"),
         reset=uniform_state(reset_noise_scale),
+        compile_reset=True,
         control=remember_x,
         reward=reward,
         terminated=terminated,

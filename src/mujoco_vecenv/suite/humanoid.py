@@ -218,6 +218,7 @@ def make(
             "distance_from_origin",
         ),
         reset=uniform_state(reset_noise_scale),
+        compile_reset=True,
         reward=reward,
         terminated=terminated,
         describe=describe,

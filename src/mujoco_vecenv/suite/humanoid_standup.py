@@ -108,6 +108,7 @@ def make(
             "tendon_velocity",
         ),
         reset=uniform_state(reset_noise_scale),
+        compile_reset=True,
         reward=reward,
         describe=describe,
         observe=observe,

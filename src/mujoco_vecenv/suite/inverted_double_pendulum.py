@@ -60,6 +60,7 @@ def make(
         params={"healthy_reward": float(healthy_reward)},
         info={"reward_survive": float, "distance_penalty": float, "velocity_penalty": float},
         reset=normal_velocities(reset_noise_scale),
+        compile_reset=True,
         reward=reward,
         terminated=terminated,
         observe=observe,

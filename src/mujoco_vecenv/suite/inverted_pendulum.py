@@ -39,6 +39,7 @@ def make(
         params={"skip": 0},
         info={"reward_survive": int},
         reset=uniform_state(reset_noise_scale),
+        compile_reset=True,
         reward=reward,
         terminated=terminated,
         observe=observe_state,

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 from gymnasium.envs.mujoco.pusher_v5 import PusherEnv
-from numpy.random import Generator
 
 from mujoco_vecenv.engine.numpy_bits import norm, scaled, sum_of_squares
 from mujoco_vecenv.engine.task import ACTION, Task
-from mujoco_vecenv.suite.common import Array, body_id, load, uniform
+from mujoco_vecenv.suite.common import body_id, load
 
 CASES = (
     {
@@ -21,17 +19,16 @@ CASES = (
 """Options beside the defaults for which the contract holds it against Gymnasium's."""
 
 
-def reset(rng: Generator, qpos: Array, qvel: Array) -> None:
+def reset(rng: Any, qpos: Any, qvel: Any) -> None:
     """Draw a place for the cylinder, more than 17 cm from the goal, and the arm's velocities."""
+    cylinder = qpos[-4:-2]
     while True:
-        x = uniform(rng, -0.3, 0.0, 1)
-        y = uniform(rng, -0.2, 0.2, 1)
-        cylinder = np.concatenate([x, y])
-        if np.linalg.norm(cylinder) > 0.17:
+        cylinder[0] = rng.uniform(-0.3, 0.0)
+        cylinder[1] = rng.uniform(-0.2, 0.2)
+        if norm(cylinder) > 0.17:
             break
-    qpos[-4:-2] = cylinder
     qpos[-2:] = 0.0
-    qvel += uniform(rng, -0.005, 0.005, len(qvel))
+    qvel += rng.uniform(-0.005, 0.005, len(qvel))
     qvel[-4:] = 0.0
 
 
@@ -82,6 +79,7 @@ def make(
         columns={"reach": (float, 3), "miss": (float, 3)},
         info={"reward_dist": float, "reward_ctrl": ACTION, "reward_near": float},
         reset=reset,
+        compile_reset=True,
         reward=reward,
         observe=observe,
     )

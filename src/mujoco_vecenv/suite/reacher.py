@@ -4,25 +4,24 @@ from typing import Any
 
 import numpy as np
 from gymnasium.envs.mujoco.reacher_v5 import ReacherEnv
-from numpy.random import Generator
 
 from mujoco_vecenv.engine.numpy_bits import norm, scaled, sum_of_squares
 from mujoco_vecenv.engine.task import ACTION, Task
-from mujoco_vecenv.suite.common import Array, body_id, load, uniform
+from mujoco_vecenv.suite.common import body_id, load
 
 CASES = ({"frame_skip": 5, "reward_dist_weight": 1.3, "reward_control_weight": 0.17},)
 """Options beside the defaults for which the contract holds it against Gymnasium's."""
 
 
-def reset(rng: Generator, qpos: Array, qvel: Array) -> None:
+def reset(rng: Any, qpos: Any, qvel: Any) -> None:
     """Draw a state near the default, and a target within 20 cm of the base."""
-    qpos += uniform(rng, -0.1, 0.1, len(qpos))
+    qpos += rng.uniform(-0.1, 0.1, len(qpos))
     while True:
-        target = uniform(rng, -0.2, 0.2, 2)
-        if np.linalg.norm(target) < 0.2:
+        target = rng.uniform(-0.2, 0.2, 2)
+        if norm(target) < 0.2:
             break
     qpos[-2:] = target
-    qvel += uniform(rng, -0.005, 0.005, len(qvel))
+    qvel += rng.uniform(-0.005, 0.005, len(qvel))
     qvel[-2:] = 0.0
 
 
@@ -71,6 +70,7 @@ def make(
         columns={"miss": (float, 3)},
         info={"reward_dist": float, "reward_ctrl": ACTION},
         reset=reset,
+        compile_reset=True,
         reward=reward,
         observe=observe,
     )

@@ -78,6 +78,7 @@ def make(
         },
         reset_info=("x_position", "y_position", "distance_from_origin"),
         reset=uniform_state(reset_noise_scale),
+        compile_reset=True,
         control=control,
         reward=reward,
         describe=describe_place,

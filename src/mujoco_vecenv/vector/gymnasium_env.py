@@ -12,10 +12,10 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from mujoco_vecenv.checks import check_integer
-from mujoco_vecenv.engine.actions import as_actions
+from mujoco_vecenv.engine.actions import ActionError, as_actions
 from mujoco_vecenv.engine.budget import choose_threads
 from mujoco_vecenv.engine.envs import Step, TaskEnvs
-from mujoco_vecenv.engine.task import ACTION, Task
+from mujoco_vecenv.engine.task import ACTION, MOST_STEPS, Task
 from mujoco_vecenv.engine.twin import TaskEnv
 from mujoco_vecenv.tasks import TASKS, make_reference, make_task
 from mujoco_vecenv.vector.facade import Facade
@@ -161,7 +161,7 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         self.autoreset_mode = names.get(str(autoreset_mode)) or AutoresetMode(autoreset_mode)
         made = make_task(task, **options)
         if max_episode_steps is not None:
-            limit = check_integer("max_episode_steps", max_episode_steps, -1)
+            limit = check_integer("max_episode_steps", max_episode_steps, -1, MOST_STEPS)
             made = replace(made, episode_steps=None if limit == -1 else limit)
         self.threads = choose_threads(self.n, threads, allow_overcommit)
         envs = TaskEnvs(made, self.n, self.threads)
@@ -178,8 +178,9 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         self.action_space = batch_space(self.single_action_space, self.n)
         self._shape = (self.n, len(envs.low))
         self._begun = False
-        self._over = np.zeros(self.n, np.bool_)
-        self._all_told = np.ones(self.n, np.bool_)
+        self._everyone, self._nobody = np.ones(self.n, np.bool_), np.zeros(self.n, np.bool_)
+        self._over = self._nobody  # whose episode has ended, and
+        self._ended = 0  # of how many
         self._obs: NDArray[Any] = np.zeros((self.n, made.observations), made.observation_dtype)
 
     def reset(
@@ -210,14 +211,16 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
             if seeds[i] is not None:
                 envs.seed(i, seeds[i])
         self._begun = True
-        self._over[ids] = False
+        self._over = self._over & ~mask
+        self._ended = int(self._over.sum())
         infos = self.task.new_infos(self.n)
         with self._closing_on_failure():
             envs.begin(ids, self._obs, infos)
-        nobody = np.zeros(self.n, np.bool_)
-        return self._obs.copy(), self._tell(infos, nobody, mask, envs.low.dtype)
+        return self._obs.copy(), self._tell(infos, self._nobody, mask, envs.low.dtype)
 
     def _mask(self, options: Mapping[str, Any] | None) -> NDArray[np.bool_]:
+        if not isinstance(options, Mapping | None):
+            raise TypeError(f"options must be a dictionary or None, got {options!r}")
         if options is None or "reset_mask" not in options:
             return np.ones(self.n, np.bool_)
         mask = options["reset_mask"]
@@ -237,7 +240,9 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
     def _check_seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None:
             return [None] * self.n
-        if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
+        if isinstance(seed, bytes | str):
+            raise TypeError(f"seed must be an integer or one for each environment, got {seed!r}")
+        if isinstance(seed, Sequence) or (isinstance(seed, np.ndarray) and seed.ndim):
             if len(seed) != self.n:
                 raise ValueError(f"seed: {len(seed)} given for {self.n} environments")
             return [
@@ -268,9 +273,9 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         if not self._begun:
             raise RuntimeError("step() before the first reset(): call reset() to begin episodes")
         array = as_actions(actions, self._shape)
-        stepped, begun = self._all_told, ~self._all_told
+        stepped, begun = self._everyone, self._nobody
         ids = None
-        if self._over.any():
+        if self._ended:
             if self.autoreset_mode is AutoresetMode.DISABLED:
                 raise RuntimeError(
                     f"the episode of environment {np.flatnonzero(self._over)[0]} has ended: call "
@@ -279,18 +284,25 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
                 )
             stepped, begun = ~self._over, self._over
             ids = np.flatnonzero(stepped)
-        with self._closing_on_failure():
+        try:
             step = envs.step(array, ids)
             final: Infos = {}
             if ids is not None:
                 envs.begin(np.flatnonzero(begun), step.obs, step.infos)
-            over = step.terminated | step.truncated
-            if step.over and self.autoreset_mode is AutoresetMode.SAME_STEP:
-                final = self._finals(step, over, array.dtype)
-                envs.begin(np.flatnonzero(over), step.obs, step.infos)
-                stepped, begun = ~over, over
-                over = np.zeros(self.n, np.bool_)
-        self._over = over
+            ended, over = step.over, self._nobody
+            if ended:
+                over = step.terminated | step.truncated
+                if self.autoreset_mode is AutoresetMode.SAME_STEP:
+                    final = self._finals(step, over, array.dtype)
+                    envs.begin(np.flatnonzero(over), step.obs, step.infos)
+                    stepped, begun = ~over, over
+                    ended, over = 0, self._nobody
+        except ActionError:  # nothing has moved
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._ended, self._over = ended, over
         self._obs = step.obs.copy()
         infos = final | self._tell(step.infos, stepped, begun, array.dtype)
         return step.obs, step.rewards, step.terminated, step.truncated, infos
@@ -302,7 +314,7 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
             last[i] = step.obs[i].copy()
         infos = step.infos.copy()
         infos[~over] = np.zeros((), self.task.info_dtype)
-        told = self._tell(infos, over, np.zeros(self.n, np.bool_), actions)
+        told = self._tell(infos, over, self._nobody, actions)
         return {
             "final_obs": last,
             "_final_obs": over.copy(),
@@ -319,7 +331,8 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
     ) -> Infos:
         """Return infos as Gymnasium has them: an array and a mask for each name that is told."""
         infos: Infos = {}
-        some, any_stepped = bool(begun.any()), bool(stepped.any())
+        some = begun is not self._nobody and bool(begun.any())
+        any_stepped = stepped is self._everyone or bool(stepped.any())
         for name, spec in self.task.info.items():
             also = some and name in self.task.reset_info
             if not any_stepped and not also:
