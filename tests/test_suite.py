@@ -138,7 +138,9 @@ def test_the_command(capsys, tmp_path):
     json = tmp_path / "contract.json"
     command = ["contract", "--task", "InvertedPendulum-v5", "Reacher-v5", "--episodes", "2"]
     assert main([*command, "--json", str(json)]) == 0
-    assert "Equal to the last bit." in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Equal to the last bit." in out
+    assert "rewards   infos" in out, "80 columns show every column"
     assert '"equal": true' in json.read_text()
 
 

@@ -964,7 +964,7 @@ def test_an_action_is_refused_even_where_it_would_not_be_used(tmp_path):
     before = envs.sims.rows.copy()
     actions = np.zeros((3, 1), np.float32)
     actions[2] = np.nan
-    with pytest.raises(ActionError, match="environment 2, joint 0 is nan"):
+    with pytest.raises(ActionError, match="environment 2, action 0 is nan"):
         envs.step(actions, np.array([0, 1]))
     assert envs.sims.rows.tobytes() == before.tobytes()
 

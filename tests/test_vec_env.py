@@ -198,9 +198,9 @@ def bad_actions():
         (np.zeros((2, 14), complex), TypeError, "got dtype complex128"),
         (np.full((2, 14), "0"), TypeError, "must be real numbers"),
         (None, TypeError, "must be real numbers"),
-        (nan, ValueError, r"environment 1, joint 3 \(left_knee\) is nan"),
-        (inf, ValueError, r"environment 0, joint 13 \(right_ankle\) is -inf"),
-        (nan.astype(np.float32), ValueError, "environment 1, joint 3"),
+        (nan, ValueError, r"environment 1, action 3 \(left_knee\) is nan"),
+        (inf, ValueError, r"environment 0, action 13 \(right_ankle\) is -inf"),
+        (nan.astype(np.float32), ValueError, "environment 1, action 3"),
     ]
 
 
@@ -231,7 +231,7 @@ def test_single_environment_refuses_too():
     env.reset()
     with pytest.raises(ValueError, match=r"shape \(14,\)"):
         env.step(np.zeros(13))
-    with pytest.raises(ValueError, match=r"joint 4 \(left_ankle\) is inf"):
+    with pytest.raises(ValueError, match=r"action 4 \(left_ankle\) is inf"):
         env.step(np.r_[np.zeros(4), np.inf, np.zeros(9)])
     with pytest.raises(TypeError, match=r"'varient'.*did you mean 'variant'"):
         MicroduckEnv(varient="walk")

@@ -164,7 +164,7 @@ def _show(report: contract.Report) -> None:
         collapse_padding=True,
         caption="differences: rewards and done flags; info fields, each reward term one of them",
     )
-    table.add_column("case", no_wrap=True)
+    table.add_column("case", min_width=20)
     for column in (
         "epi-\nsodes",
         "obser-\nvations",

@@ -112,6 +112,7 @@ def _load_file(path: Path) -> ModuleType:
     assert spec is not None, path
     assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
+    before = set(sys.modules)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))  # as for a script: it may import what lies beside it
     try:
@@ -121,6 +122,10 @@ def _load_file(path: Path) -> ModuleType:
         raise
     finally:
         sys.path.remove(str(path.parent))
+        for other in sys.modules.keys() - before - {name}:
+            # What lies beside another task may have the same name, and is another module.
+            if path.parent in Path(getattr(sys.modules[other], "__file__", None) or "").parents:
+                del sys.modules[other]
     if not callable(getattr(module, "make", None)):
         del sys.modules[name]
         raise ValueError(f"{str(path)!r} is no task: it has no function make()")

@@ -34,24 +34,24 @@ def as_actions(actions: ArrayLike, shape: tuple[int, ...]) -> NDArray[Any]:
     if array.dtype.kind not in _REAL:
         raise TypeError(f"actions must be real numbers, got dtype {array.dtype}")
     if array.shape != shape:
-        meaning = "(environments, joints)" if len(shape) == 2 else "(joints,)"
+        meaning = "(environments, actions)" if len(shape) == 2 else "(actions,)"
         raise ValueError(f"actions must have shape {shape} {meaning}, got {array.shape}")
     dtype = array.dtype if array.dtype in _DTYPES else np.float64
     return np.ascontiguousarray(array, dtype)
 
 
-def check_finite(actions: NDArray[Any], joints: Sequence[str] = ()) -> None:
+def check_finite(actions: NDArray[Any], names: Sequence[str] = ()) -> None:
     """Raise ActionError at the first action that is NaN or infinite, naming its place.
 
     Args:
         actions: (actions,) or (n, actions).
-        joints: what each number moves, for the message.
+        names: what each number moves, for the message.
     """
     finite = np.isfinite(actions)
     if not finite.all():
         where = tuple(int(k) for k in np.argwhere(~finite)[0])
         environment = f"environment {where[0]}, " if len(where) == 2 else ""
-        name = f" ({joints[where[-1]]})" if joints else ""
+        name = f" ({names[where[-1]]})" if names else ""
         raise ActionError(
-            f"actions must be finite: {environment}joint {where[-1]}{name} is {actions[where]}"
+            f"actions must be finite: {environment}action {where[-1]}{name} is {actions[where]}"
         )
