@@ -1,5 +1,8 @@
 """Every task against its reference, to the last bit, and the proof that a difference is seen."""
 
+import subprocess
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -132,6 +135,18 @@ def test_an_option_without_a_default_of_any_kind_takes_anything(tmp_path):
     path.write_text("def make(names=()):\n    raise ValueError(names)\n")
     with pytest.raises(ValueError, match=r"\('body_mass',\)"):
         make_task(str(path), names=("body_mass",))
+
+
+def test_a_models_warnings_are_given_once(tmp_path):
+    """HalfCheetah's, whose model is compiled several times over."""
+    code = (
+        "from mujoco_vecenv.vector.gymnasium_env import TaskVectorEnv\n"
+        "TaskVectorEnv('HalfCheetah-v5', 2).close()\n"
+        "TaskVectorEnv('HalfCheetah-v5', 2).close()\n"
+    )
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert ran.stderr.count("WARNING: compiler attribute 'settotalmass' is deprecated") == 1
 
 
 def test_the_command(capsys, tmp_path):

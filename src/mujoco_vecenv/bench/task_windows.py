@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mujoco_vecenv.bench.windows import Window, in_threads
 from mujoco_vecenv.engine.contact_forces import FIELD
 from mujoco_vecenv.engine.envs import TaskEnvs
+from mujoco_vecenv.engine.models import compile_model
 from mujoco_vecenv.engine.simulations import Simulations
 from mujoco_vecenv.engine.task import Task
 from mujoco_vecenv.vector.task_vec_env import TaskVecEnv
@@ -197,7 +198,7 @@ class BareLoop:
     """
 
     def __init__(self, task: Task, n: int, threads: int, cues: Sequence[Cue]):
-        self.model = mujoco.MjModel.from_xml_path(str(task.model))
+        self.model = compile_model(task.model)
         self.datas = [mujoco.MjData(self.model) for _ in range(n)]
         self._task = task
         self._threads = threads

@@ -8,7 +8,6 @@ force, whose `advance` is that function itself, adds what is missing to any batc
 """
 
 import ctypes
-import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from typing import Any, Final
 import mujoco
 from numba import cfunc, types
 
+from mujoco_vecenv.engine.models import compile_again
 from mujoco_vecenv.engine.native import library_path
 
 FIELD: Final = "cfrc_ext"
@@ -112,6 +112,4 @@ def model_with_contact_forces(path: Path) -> mujoco.MjModel:
     body.plugin.active = True
     body.plugin.plugin_name = _NAME
     body.plugin.name = instance.name
-    with warnings.catch_warnings():  # the plain model has given its warnings already
-        warnings.simplefilter("ignore")
-        return spec.compile()
+    return compile_again(spec)

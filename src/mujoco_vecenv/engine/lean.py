@@ -1,12 +1,13 @@
 """A model stripped of what its physics never uses, with the same state to the last bit."""
 
-import warnings
 from pathlib import Path
 from typing import Any, Final
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
+
+from mujoco_vecenv.engine.models import compile_again
 
 # Arrays of a model that a lean one need not share: what was dropped, what things look like,
 # bookkeeping of bounding volumes, which only decide how fast a collision is found, and dof_length,
@@ -62,9 +63,7 @@ def lean_model(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> mu
         if without_geoms:
             _delete_idle_geoms(spec)
         try:
-            with warnings.catch_warnings():  # the full model has given its warnings already
-                warnings.simplefilter("ignore")
-                lean = spec.compile()
+            lean = compile_again(spec)
         except ValueError:  # something refers to what was dropped, such as a tendon to a geom
             continue
         if _same_physics(lean, full):

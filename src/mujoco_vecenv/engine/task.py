@@ -33,6 +33,7 @@ from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 from numpy.typing import DTypeLike, NDArray
 
 from mujoco_vecenv.checks import check_integer, closest
+from mujoco_vecenv.engine.models import compile_model
 
 STATE: Final = (
     *("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied"),
@@ -245,7 +246,7 @@ class Task:
     @cached_property
     def compiled_model(self) -> mujoco.MjModel:
         """The model, compiled once for all that are made of the task: who changes it copies it."""
-        return mujoco.MjModel.from_xml_path(str(self.model))
+        return compile_model(self.model)
 
     @cached_property
     def reads(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ import gymnasium.envs.mujoco
 import mujoco
 
 from mujoco_vecenv.checks import check_integer, check_number, closest
+from mujoco_vecenv.engine.models import compile_model
 from mujoco_vecenv.engine.numpy_bits import clip, norm, scaled, sum_of_squares
 
 
@@ -30,7 +31,7 @@ def load(xml_file: str) -> tuple[Path, mujoco.MjModel]:
     path = asset(xml_file)
     if not path.is_file():
         raise FileNotFoundError(f"xml_file: there is no model {str(path)!r}")
-    return path, mujoco.MjModel.from_xml_path(str(path))
+    return path, compile_model(path)
 
 
 def body_id(model: mujoco.MjModel, body: int | str, option: str = "xml_file") -> int:
