@@ -1,6 +1,7 @@
 """The command line prints what it measured and says with its exit status how it went."""
 
 import json
+import re
 
 import pytest
 
@@ -62,3 +63,14 @@ def test_the_demo_ends_with_a_training(capsys, monkeypatch, tmp_path):
     (folder,) = (tmp_path / "runs").iterdir()
     for name in ("curve.png", "evaluation.png", "policy.npz"):
         assert (folder / name).stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "command", ["eval x", "compare-runs x", "train --resume x", "replay x", "bench show x"]
+)
+def test_what_is_not_there_is_named(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    name = command.split()[0]
+    assert re.fullmatch(rf"mjvec {name}: x\S*: No such file or directory", line)

@@ -5,6 +5,7 @@ Each test writes a small task into a folder: CODE, with what the test changes.
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from math import asin, atan2, cos, exp, log, sin, sqrt, tan, tanh
@@ -22,6 +23,7 @@ from mujoco_vecenv.engine.loops import compile_loop
 from mujoco_vecenv.engine.task import TaskError
 from mujoco_vecenv.engine.twin import TaskEnv
 from mujoco_vecenv.tasks import make_task
+from mujoco_vecenv.vector.process import WorkerError
 from mujoco_vecenv.vector.task_vec_env import TaskVecEnv
 
 PENDULUM = """
@@ -332,6 +334,8 @@ def test_what_is_refused_when_a_task_is_made(tmp_path, code, fields, where, mess
             "such as (int64, 1), or a field of a record",
         ),
         ("", {"columns": "{'empty': (float, 0)}"}, "", "column 'empty' holds nothing, got (<class"),
+        ("", {"stage": "'vel'"}, "", "stage must be a mujoco.mjtStage or None, got 'vel'"),
+        ("", {"observation_dtype": "np.float16"}, "", "must be np.float64 or np.float32, got"),
     ],
 )
 def test_what_is_refused_in_plain_python(tmp_path, code, fields, where, message):
@@ -390,6 +394,53 @@ def test_what_numba_refuses(tmp_path, monkeypatch, code, where, message):
         TaskEnvs(make_task(path), 2, 1)
     expected = "task swing: Numba cannot compile " + message.replace("{}", line_of(path, where), 1)
     assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize("backend", ["sync", "process", "batch"])
+def test_errors_after_the_rehearsal_name_the_line_too(tmp_path, backend):
+    code = (
+        "def reset(rng, qpos, params):\n    qpos[0] = rng.uniform(0, 1)\n"
+        "    if qpos[0] > params.most:\n        raise ValueError('too much')"
+    )
+    path = write(tmp_path, code, params="{'most': options['most']}", episode_steps=1)
+    first = np.random.default_rng(0).uniform(0, 1, 50)  # the rehearsal has the same seed
+    later = (
+        f"task swing: reset() ({line_of(path, 'raise ValueError')}) failed: ValueError: too much"
+    )
+    with TaskVecEnv(path, 1, backend=backend, most=(first[0] + 1) / 2) as envs:
+        until = next(k for k, x in enumerate(first) if x > (first[0] + 1) / 2)
+        for _ in range(until - 1):
+            envs.step([[0.0]])
+        error = WorkerError if backend == "process" else TaskError
+        with pytest.raises(error, match=re.escape(later)):
+            envs.step([[0.0]])
+        with pytest.raises(RuntimeError, match="is closed, because a call failed"):
+            envs.step([[0.0]])
+
+
+def test_indices_are_looked_at_where_numba_is_told_to(tmp_path):
+    """Even if the same code has been kept without."""
+    path = write(
+        tmp_path,
+        "def control(elapsed, action, ctrl):\n    ctrl[0 if elapsed < 5 else 2] = action[0]",
+        control="control",
+    )
+    code = (
+        "from mujoco_vecenv.vector.task_vec_env import TaskVecEnv\n"
+        f"envs = TaskVecEnv({path!r}, 1)\n"
+        "for _ in range(5):\n    envs.step([[0.0]])\n"
+        "print('so far')\n"
+        "envs.step([[0.0]])\n"
+    )
+    for check, status in ((None, 0), ("1", 1)):
+        env = {name: v for name, v in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+        env |= {"XDG_CACHE_HOME": str(tmp_path)} | ({"NUMBA_BOUNDSCHECK": check} if check else {})
+        command = [sys.executable, "-c", code]
+        ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert ran.stdout.startswith("so far\n")
+        assert ran.returncode == status
+    place = line_of(path, "def control")
+    assert f"TaskError: task swing: in one of control() ({place}): index is out" in ran.stderr
 
 
 def test_what_numba_refuses_of_a_reset(tmp_path):

@@ -40,8 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError, MemoryError) as error:
+        text = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
         Console(stderr=True).print(
-            f"mjvec {options.command}: {error}", style="red", markup=False, soft_wrap=True
+            f"mjvec {options.command}: {text}", style="red", markup=False, soft_wrap=True
         )
         return 2
     except KeyboardInterrupt:

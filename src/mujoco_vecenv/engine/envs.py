@@ -25,6 +25,7 @@ from mujoco_vecenv.engine.task import (
     Task,
     arguments,
     row,
+    run,
     with_attributes,
 )
 from mujoco_vecenv.engine.twin import rehearse
@@ -236,7 +237,7 @@ class TaskEnvs:
             values = {name: array[i] for name, array in arrays.items()}
             if fields is not None:
                 values["fields"] = {name: array[i] for name, array in fields.items()}
-            function(**values, **same)
+            run(self.task, function, values | same)
 
         return call
 

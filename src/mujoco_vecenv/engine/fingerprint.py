@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import mujoco
 import numpy as np
+from numba import config
 from numba.core.dispatcher import Dispatcher
 
 from mujoco_vecenv.engine import native, numpy_bits
@@ -38,7 +39,9 @@ def fingerprint(source: str, functions: Mapping[str, Callable[..., Any]]) -> str
 @cache
 def _engine_digest() -> bytes:
     """Return the fingerprint of what every loop depends on."""
-    digest = sha256(f"{np.__version__} {mujoco.__version__} {numpy_bits.rounding()}".encode())
+    versions = (np.__version__, mujoco.__version__)
+    options = (numpy_bits.rounding(), config.BOUNDSCHECK)  # type: ignore[attr-defined]
+    digest = sha256(repr((versions, options)).encode())
     for engine in sorted(_ENGINE.glob("*.py")):
         digest.update(engine.read_bytes())
     return digest.digest()

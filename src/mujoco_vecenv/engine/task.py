@@ -21,6 +21,7 @@ functions in plain Python on one MjData.
 
 import difflib
 import inspect
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -152,6 +153,15 @@ class Task:
             check_integer(f"task {self.name}: {name}", getattr(self, name), 1)
         if self.episode_steps is not None:
             check_integer(f"task {self.name}: episode_steps", self.episode_steps, 1, MOST_STEPS)
+        if self.observation_dtype not in (np.float32, np.float64):
+            raise TaskError(
+                f"task {self.name}: observation_dtype must be np.float64 or np.float32, got "
+                f"{self.observation_dtype!r}"
+            )
+        if not isinstance(self.stage, mujoco.mjtStage | None):
+            raise TaskError(
+                f"task {self.name}: stage must be a mujoco.mjtStage or None, got {self.stage!r}"
+            )
         if not Path(self.model).is_file():
             raise TaskError(f"task {self.name}: there is no model {str(self.model)!r}")
         for name in self.model_fields:
@@ -341,6 +351,25 @@ def place(function: Callable[..., Any]) -> str:
     """Return a function's name and where it is defined, for messages."""
     code = function.__code__
     return f"{function.__name__}() ({code.co_filename}:{code.co_firstlineno})"
+
+
+def run(task: Task, function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a task's function in plain Python.
+
+    Raises:
+        TaskError: it failed. The message names the function and the line.
+    """
+    try:
+        return function(**values)
+    except (TaskError, mujoco.FatalError):
+        raise
+    except Exception as error:
+        ours = {f.__code__.co_filename for f in (*task.functions(), task.reset, function)}
+        frame = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ours][-1:]
+        where = f"{frame[0].name}() ({frame[0].filename}:{frame[0].lineno})" if frame else "a step"
+        raise TaskError(
+            f"task {task.name}: {where} failed: {type(error).__name__}: {error}"
+        ) from error
 
 
 def row(array: NDArray[Any], i: int) -> Any:

@@ -4,7 +4,6 @@ Its functions run uncompiled, so `print` and `pdb` work in them.
 """
 
 import copy
-import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.actions import as_actions, check_finite
 from mujoco_vecenv.engine.contact_forces import FIELD
-from mujoco_vecenv.engine.task import ACTION, Task, TaskError, arguments, place, row
+from mujoco_vecenv.engine.task import ACTION, Task, TaskError, arguments, place, row, run
 from mujoco_vecenv.infos import Info
 
 
@@ -162,7 +161,7 @@ class TaskEnv:
                 values[name] = row(self.columns[name], 0)
             else:
                 values[name] = getattr(self.data, name)
-        return function(**{name: values[name] for name in arguments(function)})
+        return run(self.task, function, {name: values[name] for name in arguments(function)})
 
 
 def rehearse(task: Task, steps: int = 2) -> None:
@@ -172,19 +171,9 @@ def rehearse(task: Task, steps: int = 2) -> None:
         TaskError: a function failed, or left a part of the observation unwritten.
     """
     env = TaskEnv(task)
-    try:
-        obs, _ = env.reset(seed=0)
-        for _ in range(steps):
-            obs, *_ = env.step(np.clip(np.float32(0), env.low, env.high))
-    except (TaskError, mujoco.FatalError):
-        raise
-    except Exception as error:
-        ours = {function.__code__.co_filename for function in (*task.functions(), task.reset)}
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in ours]
-        where = f"{frames[-1].name}() ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-        raise TaskError(
-            f"task {task.name}: {where or 'a step'} failed: {type(error).__name__}: {error}"
-        ) from error
+    obs, _ = env.reset(seed=0)
+    for _ in range(steps):
+        obs, *_ = env.step(np.clip(np.float32(0), env.low, env.high))
     missing = np.flatnonzero(np.isnan(obs))
     if len(missing):
         raise TaskError(
