@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mujoco_vecenv.bench import task_windows
@@ -19,6 +20,8 @@ Owned = tuple[Any, str]
 
 _FEW: Final = 64
 """Environments on which it is measured how often episodes begin."""
+_SWEPT: Final = 2**20
+"""Numbers, 8 MiB of them: more than the caches that a core has to itself."""
 
 
 def profile_step(n: int, threads: int, subject: Subject, steps: int) -> dict[str, float]:
@@ -31,7 +34,8 @@ def profile_step(n: int, threads: int, subject: Subject, steps: int) -> dict[str
         step: all of it; physics: in mujoco.batch; kernels: in the compiled task; python: the rest,
         by difference; draws: beginning new episodes, averaged over all steps; warm: a
         step with the physics left out, which finds everything in the caches that physics
-        otherwise empties. Medians over steps, but for draws.
+        otherwise empties; swept: the same once this core's caches have been emptied. Medians over
+        steps, but for draws.
     """
     envs = make_envs(subject, n, threads=threads)
     engine = task_windows.engine_of(envs)
@@ -49,6 +53,10 @@ def profile_step(n: int, threads: int, subject: Subject, steps: int) -> dict[str
     parts["step"] += parts["draws"]
     engine.sims.step = lambda substeps, ids=None: None  # type: ignore[method-assign]
     parts["warm"] = _time_inside(envs, actions, begin, {})["step"]
+    memory = np.zeros(_SWEPT)
+    engine.sims.step = lambda substeps, ids=None: memory.fill(0)  # type: ignore[method-assign]
+    swept = _time_inside(envs, actions, begin, {"sweep": [(engine.sims, "step")]})
+    parts["swept"] = swept["step"] - swept["sweep"]
     return parts
 
 

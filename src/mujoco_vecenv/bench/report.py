@@ -362,8 +362,8 @@ def _scale_tables(record: Record) -> list[Table]:
 
 def _profile_tables(record: Record) -> list[Table]:
     parts = ("physics", "kernels", "python", "draws", "step")
-    table = _table("n", "threads", *parts, "beyond\nphysics", "the same,\nwarm")
-    table.title = "where one step goes, µs"
+    table = _table("n", "threads", *parts, "beyond\nphysics", "warm", "swept")
+    table.title = "where one step goes, µs; warm, swept: what is beyond physics, without physics"
     for row in record["rows"]:
         us = row["us"]
         beyond = us["step"] - us["physics"]
@@ -372,7 +372,7 @@ def _profile_tables(record: Record) -> list[Table]:
             str(row["threads"]),
             *(f"{us[part]:,.1f}" for part in parts),
             f"{beyond:,.1f}",
-            f"{us['warm'] + us['draws']:,.1f}",
+            *(f"{us[part] + us['draws']:,.1f}" for part in ("warm", "swept") if part in us),
         )
     return [table]
 
