@@ -440,7 +440,7 @@ def test_indices_are_looked_at_where_numba_is_told_to(tmp_path):
         assert ran.stdout.startswith("so far\n")
         assert ran.returncode == status
     place = line_of(path, "def control")
-    assert f"TaskError: task swing: in one of control() ({place}): index is out" in ran.stderr
+    assert f"task swing: one of control() ({place}) failed: IndexError: index is out" in ran.stderr
 
 
 def test_what_numba_refuses_of_a_reset(tmp_path):
@@ -994,7 +994,44 @@ def test_tasks_in_different_folders_have_helpers_of_their_own(tmp_path):
         assert env.step([0.0])[1] == gain
         with TaskVecEnv(path, 1) as envs:
             assert envs.step([[0.0]])[1] == gain
-    assert "siblings" not in sys.modules
+    assert sys.modules["siblings"].tilt(1.0) == 3.0, "it may be imported again"
+
+
+def test_a_task_leaves_alone_what_else_it_imports(tmp_path, monkeypatch):
+    """Packages of an environment under its folder among it, and what it imports later."""
+    library = tmp_path / ".venv" / "library"
+    library.mkdir(parents=True)
+    (library / "elsewhere.py").write_text("known = []\n")
+    (tmp_path / "beside.py").write_text("LEAN = 0.25\n")
+    monkeypatch.syspath_prepend(library)
+    path = write(
+        tmp_path,
+        "import beside\nimport elsewhere\n\nelsewhere.known.append(1)\n\n"
+        "def later():\n    from beside import LEAN\n    return LEAN",
+        params="{'lean': later()}",
+    )
+    assert make_task(path).params == {"lean": 0.25}
+    assert importlib.import_module("elsewhere").known == [1]
+    other = tmp_path / "other"
+    other.mkdir()
+    make_task(write(other))
+    assert make_task(path).params == {"lean": 0.25}
+
+
+def test_what_compiled_code_raises_names_its_functions(tmp_path):
+    code = (
+        "def reward(elapsed):\n    if elapsed == 4:\n        raise ValueError('too far')\n"
+        "    return 0.0"
+    )
+    path = write(tmp_path, code)
+    with TaskVecEnv(path, 1) as envs:
+        for _ in range(4):
+            envs.step([[0.0]])
+        with pytest.raises(TaskError) as caught:
+            envs.step([[0.0]])
+    message = str(caught.value)
+    assert message.startswith("task swing: one of reward() (")
+    assert message.endswith(" failed: ValueError: too far")
 
 
 def test_a_reset_sees_nothing_of_the_infos_before(tmp_path):

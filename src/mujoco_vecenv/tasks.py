@@ -93,6 +93,10 @@ def task_module(name: str) -> ModuleType:
     return module
 
 
+_FOLDERS: Final[set[Path]] = set()
+"""Of the task files that were imported."""
+
+
 def _importable(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
@@ -112,7 +116,7 @@ def _load_file(path: Path) -> ModuleType:
     assert spec is not None, path
     assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
-    before = set(sys.modules)
+    _make_way(path.parent)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))  # as for a script: it may import what lies beside it
     try:
@@ -122,14 +126,24 @@ def _load_file(path: Path) -> ModuleType:
         raise
     finally:
         sys.path.remove(str(path.parent))
-        for other in sys.modules.keys() - before - {name}:
-            # What lies beside another task may have the same name, and is another module.
-            if path.parent in Path(getattr(sys.modules[other], "__file__", None) or "").parents:
-                del sys.modules[other]
     if not callable(getattr(module, "make", None)):
         del sys.modules[name]
         raise ValueError(f"{str(path)!r} is no task: it has no function make()")
     return module
+
+
+def _make_way(folder: Path) -> None:
+    """Forget what lies beside another task's file and has the name of something in this folder."""
+    here = {path.stem for path in folder.glob("*.py")}
+    here |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    for name in here & sys.modules.keys():
+        file = Path(getattr(sys.modules[name], "__file__", None) or "")
+        beside = file.parent.parent if file.name == "__init__.py" else file.parent
+        if beside in _FOLDERS - {folder}:
+            for other in list(sys.modules):
+                if other.partition(".")[0] == name:
+                    del sys.modules[other]
+    _FOLDERS.add(folder)
 
 
 def _call(name: str, function: str, options: dict[str, Any]) -> Any:

@@ -171,9 +171,11 @@ def compile_loop(
         except _REFUSALS as error:
             theirs = [dispatcher.py_func for dispatcher in made.values()]
             raise TaskError(_explain(task, error, theirs)) from error
-        except IndexError as error:  # where NUMBA_BOUNDSCHECK=1 asks for it
+        except Exception as error:  # compiled code does not know its lines
             named = ", ".join(map(place, functions.values()))
-            raise TaskError(f"task {task}: in one of {named}: {error}") from error
+            raise TaskError(
+                f"task {task}: one of {named} failed: {type(error).__name__}: {error}"
+            ) from error
 
     return call
 
