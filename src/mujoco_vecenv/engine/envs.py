@@ -71,6 +71,8 @@ class TaskEnvs:
         columns: the task's columns, a row per environment.
         model_fields: the model fields that environments have of their own, a row per environment.
         low, high: the actions' limits, float32.
+        clear: called with ids, puts environments back to where episodes begin, their columns and
+            time to zero.
 
     Raises:
         TaskError: the task does not fit its model, or does not compile.
@@ -133,14 +135,14 @@ class TaskEnvs:
         self._finish = Loop(task, rows, arrays, finish, given)
         clear: list[Line] = ["state[i] = first", "elapsed[i] = 0"]
         clear += [f"bytes_{name}[i] = 0" for name in self.columns]
-        self._clear = Loop(task, rows, arrays, clear, ())
+        self.clear = Loop(task, rows, arrays, clear, ())
         draw = [("", task.reset)] if task.compile_reset else []
         self._draw = Loop(task, rows, arrays, draw, ()) if draw else None
         if FIELD in task.reads and not leaves_contact_forces(sims.model):
             arrays[FIELD] = np.zeros_like(arrays[FIELD])
-        tell: list[Line] = [("", task.describe), ("", task.observe)]
-        if task.info:  # else a reset would tell of the episode before
-            tell.insert(0, "info[i] = no_info[0]")
+        # What describe() leaves unwritten would be that of the episode before.
+        tell: list[Line] = ["info[i] = no_info[0]"] if task.info else []
+        tell += [("", task.describe), ("", task.observe)]
         self._tell = Loop(task, rows, arrays, tell, ("info", "obs"))
         for loop in (self._control, self._finish):
             loop.share(self._pool, self._threads)
@@ -148,7 +150,7 @@ class TaskEnvs:
         none = self.all[:0]
         actions = np.zeros((self.n, len(self.low)), np.float32)
         step = self._new_step(np.empty)
-        self._clear(none)
+        self.clear(none)
         if self._draw is not None:
             self._draw(none)
         self._tell(none, step.infos, step.obs)
@@ -175,7 +177,7 @@ class TaskEnvs:
     def set_column(self, name: str, column: NDArray[Any]) -> None:
         """Put another array of the same dtype and dimensions in a column's place."""
         self.columns[name] = column
-        for loop in (self._control, self._finish, self._clear, self._draw, self._tell):
+        for loop in (self._control, self._finish, self.clear, self._draw, self._tell):
             if loop is not None:
                 loop.replace(f"column_{name}", column)
                 loop.replace(f"bytes_{name}", _bytes(column))
@@ -209,10 +211,6 @@ class TaskEnvs:
             self.sims.recompute_constants(ids)
         self._begun[ids] = True
         self.started(ids, obs, infos)
-
-    def clear(self, ids: NDArray[np.int64]) -> None:
-        """Put environments back to where episodes begin, their columns and time to zero."""
-        self._clear(ids)
 
     def _plain(self, function: Callable[..., Any]) -> Callable[[int], None]:
         """Return a function that is plain Python, to be called for environment i."""

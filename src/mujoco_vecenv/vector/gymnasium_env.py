@@ -179,8 +179,7 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         self._shape = (self.n, len(envs.low))
         self._begun = False
         self._everyone, self._nobody = np.ones(self.n, np.bool_), np.zeros(self.n, np.bool_)
-        self._over = self._nobody  # whose episode has ended, and
-        self._ended = 0  # of how many
+        self._over = self._nobody  # whose episode has ended: that very array where none has
         self._obs: NDArray[Any] = np.zeros((self.n, made.observations), made.observation_dtype)
 
     def reset(
@@ -211,8 +210,8 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
             if seeds[i] is not None:
                 envs.seed(i, seeds[i])
         self._begun = True
-        self._over = self._over & ~mask
-        self._ended = int(self._over.sum())
+        over = self._over & ~mask
+        self._over = over if over.any() else self._nobody
         infos = self.task.new_infos(self.n)
         with self._closing_on_failure():
             envs.begin(ids, self._obs, infos)
@@ -275,7 +274,7 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
         array = as_actions(actions, self._shape)
         stepped, begun = self._everyone, self._nobody
         ids = None
-        if self._ended:
+        if self._over is not self._nobody:
             if self.autoreset_mode is AutoresetMode.DISABLED:
                 raise RuntimeError(
                     f"the episode of environment {np.flatnonzero(self._over)[0]} has ended: call "
@@ -289,20 +288,20 @@ class TaskVectorEnv(Facade[TaskEnvs], VectorEnv[NDArray[Any], NDArray[Any], NDAr
             final: Infos = {}
             if ids is not None:
                 envs.begin(np.flatnonzero(begun), step.obs, step.infos)
-            ended, over = step.over, self._nobody
-            if ended:
+            over = self._nobody
+            if step.over:
                 over = step.terminated | step.truncated
                 if self.autoreset_mode is AutoresetMode.SAME_STEP:
                     final = self._finals(step, over, array.dtype)
                     envs.begin(np.flatnonzero(over), step.obs, step.infos)
                     stepped, begun = ~over, over
-                    ended, over = 0, self._nobody
+                    over = self._nobody
         except ActionError:  # nothing has moved
             raise
         except BaseException as error:
             self._fail(error)
             raise
-        self._ended, self._over = ended, over
+        self._over = over
         self._obs = step.obs.copy()
         infos = final | self._tell(step.infos, stepped, begun, array.dtype)
         return step.obs, step.rewards, step.terminated, step.truncated, infos
