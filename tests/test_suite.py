@@ -159,6 +159,18 @@ def test_the_command(capsys, tmp_path):
     assert '"equal": true' in json.read_text()
 
 
+def test_the_command_compares_options_of_ones_own(capsys):
+    command = ["contract", "--task", "Swimmer-v5", "--episodes", "1"]
+    assert main([*command, "--option", "frame_skip=2", "--option", "reset_noise_scale=0.3"]) == 0
+    out = capsys.readouterr().out
+    assert "Swimmer-v5, frame_skip" in out
+    assert "Equal to the last bit." in out
+    assert main([*command, "--option", "frameskip=2"]) == 2
+    assert "did you mean 'frame_skip'?" in capsys.readouterr().err
+    assert main(["contract", "--option", "frame_skip=2"]) == 2
+    assert "--option is for a --task" in capsys.readouterr().err
+
+
 def test_the_command_refuses_an_unknown_task(capsys):
     assert main(["contract", "--task", "HalfCheeta-v5"]) == 2
     assert "did you mean 'HalfCheetah-v5'?" in capsys.readouterr().err

@@ -29,6 +29,7 @@ from mujoco_vecenv.terminal import (
     positive_integer,
     print_facts,
     progress_bar,
+    task_option,
 )
 from mujoco_vecenv.train import cli as training
 
@@ -79,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         help="hold these tasks against their references, through Gymnasium: names, files or "
         "modules, or `all`",
     )
+    task_option(contract_)
     contract_.add_argument("--json", type=new_file, help="also write the result to this file")
     contract_.set_defaults(run=_contract)
 
@@ -119,8 +121,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _contract(options: argparse.Namespace) -> int:
+    given = None if options.option is None else dict(options.option)
     if options.task:
-        report = _run_task_contract(options.task, options.episodes)
+        report = _run_task_contract(options.task, given, options.episodes)
+    elif given is not None:
+        raise ValueError("--option is for a --task: the contract without one has its own cases")
     else:
         report = _run_contract(contract.CASES, options.episodes or 4)
     facts = machine.describe()
@@ -144,7 +149,9 @@ def _run_contract(cases: Sequence[contract.Case], episodes: int) -> contract.Rep
     return report
 
 
-def _run_task_contract(tasks: Sequence[str], episodes: int | None) -> contract.Report:
+def _run_task_contract(
+    tasks: Sequence[str], options: dict[str, Any] | None, episodes: int | None
+) -> contract.Report:
     from mujoco_vecenv import task_contract  # needs Gymnasium, which nothing else here does
 
     names = [name for given in tasks for name in (TASKS if given == "all" else [given])]
@@ -154,6 +161,7 @@ def _run_task_contract(tasks: Sequence[str], episodes: int | None) -> contract.R
             names,
             lambda share: progress.advance(bar, share),
             episodes or task_contract.EPISODES,
+            options=options,
         )
     _show(report)
     return report

@@ -38,6 +38,7 @@ def run_task_contract(
     episodes: int = EPISODES,
     observations: int = OBSERVATIONS,
     episode_steps: int | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Report:
     """Compare tasks on the batch engine with their references.
 
@@ -47,20 +48,21 @@ def run_task_contract(
         episodes: whole episodes per task, at least.
         observations: observations per task, at least.
         episode_steps: control steps after which episodes are truncated; None for each task's own.
+        options: of the tasks, the one case to compare; None compares the cases of each.
 
     Returns:
         The report, with a tally per task and case.
     """
     report = Report()
     for task in tasks:
-        cases = cases_of(task)
+        cases = cases_of(task) if options is None else [options]
         least = math.ceil(episodes / len(cases)), math.ceil(observations / len(cases))
-        for number, options in enumerate(cases):
+        for number, case in enumerate(cases):
             dtype = np.dtype(np.float64 if number % 2 else np.float32)
             tally = Tally()
-            limit = episode_steps or make_task(task, **options).episode_steps
+            limit = episode_steps or make_task(task, **case).episode_steps
             reference = SyncVectorEnv(
-                [_single(task, options, limit)] * ENVIRONMENTS,
+                [_single(task, case, limit)] * ENVIRONMENTS,
                 autoreset_mode=AutoresetMode.SAME_STEP,
             )
             candidate = TaskVectorEnv(
@@ -68,7 +70,7 @@ def run_task_contract(
                 ENVIRONMENTS,
                 autoreset_mode=AutoresetMode.SAME_STEP,
                 max_episode_steps=limit,
-                **options,
+                **case,
             )
             done = 0.0
             for share in _compare(reference, candidate, 100 * number, dtype, least, tally):
@@ -76,7 +78,7 @@ def run_task_contract(
                 done = share
             reference.close()
             candidate.close()
-            report.cases[_case_name(task, options)] = tally
+            report.cases[_case_name(task, case)] = tally
     return report
 
 

@@ -1,8 +1,9 @@
 """What the commands share: the console, progress bars, the types of arguments."""
 
 import argparse
+import ast
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import (
@@ -38,6 +39,28 @@ def positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be an integer of 1 or more, got {text!r}")
     return int(text)
+
+
+def task_option(parser: argparse.ArgumentParser) -> None:
+    """Add --option, which gives a list of names and values."""
+    parser.add_argument(
+        "--option",
+        type=_name_and_value,
+        action="append",
+        metavar="NAME=VALUE",
+        help="an option of the task, such as reset_noise_scale=0.2; can be repeated",
+    )
+
+
+def _name_and_value(text: str) -> tuple[str, Any]:
+    """Read a task's option: Python's value where it is one, and otherwise the text."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
 
 
 def positive_seconds(text: str) -> float:

@@ -1,7 +1,6 @@
 """`mjvec train`, and what becomes of a policy: eval, gap, baseline, compare-runs, export."""
 
 import argparse
-import ast
 import json
 import shlex
 import signal
@@ -31,6 +30,7 @@ from mujoco_vecenv.terminal import (
     print_facts,
     progress_bar,
     say,
+    task_option,
 )
 from mujoco_vecenv.train import compare, evaluate, export, policy, report
 from mujoco_vecenv.train.config import PRESETS, PPOConfig
@@ -54,7 +54,7 @@ def add_parsers(commands: Any) -> None:
         f"({MICRODUCK}). The policy's actions are clipped to [-1, 1] and mapped onto the limits "
         "that the task announces; where there are none, they are passed as they are",
     )
-    _task_option(train)
+    task_option(train)
     presets = "; ".join(f"{name}: {preset.doc}" for name, preset in PRESETS.items())
     train.add_argument(
         "--preset", choices=PRESETS, help=f"where the values below begin (default). {presets}"
@@ -134,27 +134,6 @@ def _number_or_none(text: str) -> float | None:
     return None if text == "none" else float(text)
 
 
-def _name_and_value(text: str) -> tuple[str, Any]:
-    """Read a task's option: Python's value where it is one, and otherwise the text."""
-    name, equals, value = text.partition("=")
-    if not (equals and name.isidentifier()):
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
-
-
-def _task_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--option",
-        type=_name_and_value,
-        action="append",
-        metavar="NAME=VALUE",
-        help="an option of the task, such as reset_noise_scale=0.2; can be repeated",
-    )
-
-
 def _policy_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("policy", type=Path, help="a policy's file, or the folder of its run")
     parser.add_argument("--task", help="where its task's file lies, if it has moved")
@@ -184,7 +163,7 @@ def _environment_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", choices=SCENES, help="the robot's model (as trained)")
     parser.add_argument("--reward", choices=REWARDS, help="the reward's version (as trained)")
     parser.add_argument("--dr", action="store_true", help="domain randomisation and sensor noise")
-    _task_option(parser)
+    task_option(parser)
 
 
 def _train(options: argparse.Namespace) -> int:
