@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mujoco_vecenv import cli
-from mujoco_vecenv.bench import box, kinds, record, report, task_windows, verdicts
+from mujoco_vecenv.bench import box, kinds, profile, record, report, task_windows, verdicts
 from mujoco_vecenv.bench.windows import MODES, carried_window, mode_window
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.train import run as training
@@ -264,6 +264,13 @@ def test_every_kind_leaves_a_record_tables_and_a_plot(kind, run, tmp_path, monke
         broken = json.loads(json.dumps(result))
         broken["rows"][0]["digests"]["process"] = "another"
         assert "NOT EQUAL" in report.summary(broken)[0]
+
+
+def test_waiting_takes_as_long_as_physics(monkeypatch):
+    ticks = iter([10.0, 10.0002, 10.0004, 10.0006])
+    monkeypatch.setattr(profile, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    profile._wait(500.0)(1)
+    assert list(ticks) == []
 
 
 TASK_KINDS = ["layers", "sustained", "compare", "scale", "profile"]

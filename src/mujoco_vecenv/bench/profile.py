@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mujoco_vecenv.bench import task_windows
@@ -20,22 +19,21 @@ Owned = tuple[Any, str]
 
 _FEW: Final = 64
 """Environments on which it is measured how often episodes begin."""
-_SWEPT: Final = 2**20
-"""Numbers, 8 MiB of them: more than the caches that a core has to itself."""
 
 
 def profile_step(n: int, threads: int, subject: Subject, steps: int) -> dict[str, float]:
     """Return where one step goes, in µs.
 
-    Two passes over the same steps: one with a clock around the physics alone, one with clocks
-    around the kernels as well, which cost a little themselves.
+    One pass has a clock around the physics alone. A second one over the same steps has clocks
+    around the kernels as well, which cost a little themselves: it says how what is beyond physics
+    is shared between kernels and the rest.
 
     Returns:
-        step: all of it; physics: in mujoco.batch; kernels: in the compiled task; python: the rest,
-        by difference; draws: beginning new episodes, averaged over all steps; warm: a
-        step with the physics left out, which finds everything in the caches that physics
-        otherwise empties; swept: the same once this core's caches have been emptied. Medians over
-        steps, but for draws.
+        physics: in mujoco.batch; kernels: in the compiled task; python: the rest; draws: beginning
+        new episodes, averaged over all steps; step: all of that; warm: a step with the physics left
+        out, which finds everything in the caches; waited: the same, but for a loop in the place of
+        physics that touches no memory and takes as long, while others on the machine empty the
+        caches that it shares with them. Medians over steps, but for draws.
     """
     envs = make_envs(subject, n, threads=threads)
     engine = task_windows.engine_of(envs)
@@ -43,21 +41,31 @@ def profile_step(n: int, threads: int, subject: Subject, steps: int) -> dict[str
     actions = random_actions(envs, steps)
     draws = _time_draws(envs, begin, subject)
     envs.reset(seed=0)
-    parts = _time_inside(envs, actions, begin, {"physics": [(engine.sims, "step")]})
-    beyond = parts["step"] - parts["physics"]
+    physics: Owned = (engine.sims, "step")
+    parts, beyond = _time_inside(envs, actions, begin, {"physics": [physics]})
     envs.reset(seed=0)
-    kernels: list[Owned] = [(engine, "_control"), (engine, "_finish")]
-    parts["kernels"] = _time_inside(envs, actions, begin, {"kernels": kernels})["kernels"]
+    both = {"physics": [physics], "kernels": [(engine, "_control"), (engine, "_finish")]}
+    closer, rest = _time_inside(envs, actions, begin, both)
+    parts["kernels"] = beyond * closer["kernels"] / (closer["kernels"] + rest)
     parts["python"] = beyond - parts["kernels"]
     parts["draws"] = draws
-    parts["step"] += parts["draws"]
-    engine.sims.step = lambda substeps, ids=None: None  # type: ignore[method-assign]
-    parts["warm"] = _time_inside(envs, actions, begin, {})["step"]
-    memory = np.zeros(_SWEPT)
-    engine.sims.step = lambda substeps, ids=None: memory.fill(0)  # type: ignore[method-assign]
-    swept = _time_inside(envs, actions, begin, {"sweep": [(engine.sims, "step")]})
-    parts["swept"] = swept["step"] - swept["sweep"]
+    parts["step"] = parts["physics"] + beyond + draws
+    for name, instead in (("warm", _wait(0.0)), ("waited", _wait(parts["physics"]))):
+        engine.sims.step = instead  # type: ignore[method-assign]
+        _, parts[name] = _time_inside(envs, actions, begin, {"physics": [physics]})
     return parts
+
+
+def _wait(duration: float) -> Callable[..., None]:
+    """Return what keeps its thread busy for a duration in µs, and touches no memory."""
+    clock = time.perf_counter
+
+    def wait(substeps: int, ids: Any = None) -> None:
+        end = clock() + 1e-6 * duration
+        while clock() < end:
+            pass
+
+    return wait
 
 
 def _time_draws(envs: Envs, begin: Owned, subject: Subject) -> float:
@@ -116,23 +124,25 @@ def _clocks(parts: Mapping[str, Sequence[Owned]]) -> Iterator[dict[str, float]]:
 
 def _time_inside(
     envs: Envs, actions: NDArray[Any], begin: Owned, parts: dict[str, list[Owned]]
-) -> dict[str, float]:
-    """Return the median µs of a step, and of parts of it, without the begin of new episodes.
+) -> tuple[dict[str, float], float]:
+    """Return the median µs of parts of a step, and of what is left of it.
 
     Args:
         envs: the environments.
         actions: (steps, n, actions).
-        begin: what begins new episodes.
+        begin: what begins new episodes, which is left out.
         parts: part to the functions whose time it is.
     """
     clock = time.perf_counter
-    samples: dict[str, list[float]] = {"step": [], **{part: [] for part in parts}}
+    samples: dict[str, list[float]] = {part: [] for part in parts}
+    left = []
     with _clocks({"begin": [begin], **parts}) as spent:
         for action in actions:
             spent.update(dict.fromkeys(spent, 0.0))
             start = clock()
             envs.step(action)
-            spent["step"] = clock() - start - spent["begin"]
+            left.append(clock() - start - sum(spent.values()))
             for part, values in samples.items():
                 values.append(spent[part])
-    return {part: 1e6 * statistics.median(values) for part, values in samples.items()}
+    medians = {part: 1e6 * statistics.median(values) for part, values in samples.items()}
+    return medians, 1e6 * statistics.median(left)

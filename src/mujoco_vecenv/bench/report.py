@@ -332,10 +332,11 @@ def _scale_tables(record: Record) -> list[Table]:
         "overhead\nµs/step",
         "overhead\nµs/env",
         "warm\nµs/step",
+        "waited\nµs/step",
         "resident\nMiB",
         "construct\ns",
     )
-    measured.title = "measured at full threads; overhead is a step's time beyond physics"
+    measured.title = "rates at full threads, µs on one; overhead: a step's time beyond physics"
     computed = _table("n", *(f"{cores} cores" for cores in CORES))
     computed.title = (
         "env-steps/s COMPUTED by Amdahl's law from one thread's µs, not measured;\n"
@@ -347,9 +348,9 @@ def _scale_tables(record: Record) -> list[Table]:
         measured.add_row(
             str(n),
             f"{row['env_steps_per_s']:,.0f}",
-            f"{overhead:,.1f}",
+            _microseconds(overhead),
             f"{overhead / n:.2f}",
-            f"{us['warm'] + us['draws']:,.1f}",
+            *_without_physics(us),
             f"{row['resident_mib']:,.0f}",
             f"{row['construction_s']:.2f}",
         )
@@ -362,19 +363,29 @@ def _scale_tables(record: Record) -> list[Table]:
 
 def _profile_tables(record: Record) -> list[Table]:
     parts = ("physics", "kernels", "python", "draws", "step")
-    table = _table("n", "threads", *parts, "beyond\nphysics", "warm", "swept")
-    table.title = "where one step goes, µs; warm, swept: what is beyond physics, without physics"
+    table = _table("n", "threads", *parts, "beyond", "warm", "waited")
+    table.title = "where one step goes, µs"
+    table.caption = "beyond: a step less its physics; warm, waited: that without any physics"
     for row in record["rows"]:
         us = row["us"]
         beyond = us["step"] - us["physics"]
         table.add_row(
             str(row["n"]),
             str(row["threads"]),
-            *(f"{us[part]:,.1f}" for part in parts),
-            f"{beyond:,.1f}",
-            *(f"{us[part] + us['draws']:,.1f}" for part in ("warm", "swept") if part in us),
+            *(_microseconds(us[part]) for part in parts),
+            _microseconds(beyond),
+            *_without_physics(us),
         )
     return [table]
+
+
+def _without_physics(us: dict[str, float]) -> list[str]:
+    """Return the cells of `warm` and `waited`; older records have no `waited`."""
+    return [_microseconds(us[p] + us["draws"]) if p in us else "" for p in ("warm", "waited")]
+
+
+def _microseconds(us: float) -> str:
+    return f"{us:,.0f}" if us >= 1000 else f"{us:.1f}"
 
 
 def _table(*columns: str) -> Table:
