@@ -121,4 +121,12 @@ def test_a_new_tasks_name_must_do_as_a_modules(name, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     assert cli.main(["new-task", name]) == 2
     assert f"{name!r} cannot be a task's name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["numpy", "random", "mujoco_vecenv"])
+def test_a_new_task_hides_no_module(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new-task", name]) == 2
+    assert f"would hide the module {name}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
     assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,8 @@
 import keyword
 from pathlib import Path
 
+from mujoco_vecenv.tasks import importable
+
 TEMPLATE = Path(__file__).parent / "template"
 
 
@@ -16,7 +18,7 @@ def write_task(name: str) -> list[Path]:
         The task's file and its model's.
 
     Raises:
-        ValueError: the name could not be that of a Python module.
+        ValueError: the name could not be that of a Python module, or is that of another one.
         FileExistsError: there is something of that name already.
     """
     if not name.isidentifier() or keyword.iskeyword(name):
@@ -24,6 +26,11 @@ def write_task(name: str) -> list[Path]:
             f"{name!r} cannot be a task's name: it must do as a Python module's, such as my_task"
         )
     folder = Path(name)
+    if not folder.exists() and importable(name):
+        raise ValueError(
+            f"{name!r} cannot be a task's name: its file would hide the module {name} from all "
+            "that lies beside it; choose another"
+        )
     try:
         folder.mkdir()
     except FileExistsError as error:

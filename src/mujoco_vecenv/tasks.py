@@ -75,7 +75,7 @@ def task_module(name: str) -> ModuleType:
     """
     if name.endswith(".py"):
         return _load_file(Path(name).resolve())
-    if name not in TASKS and not _importable(name):
+    if name not in TASKS and not importable(name):
         raise ValueError(
             f"unknown task {name!r}{closest(name, TASKS)}; a file such as my_task.py or an "
             "importable module will do, too"
@@ -97,7 +97,8 @@ _FOLDERS: Final[set[Path]] = set()
 """Of the task files that were imported."""
 
 
-def _importable(name: str) -> bool:
+def importable(name: str) -> bool:
+    """Whether there is a module of that name."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
