@@ -1,6 +1,7 @@
 """What a VecEnv promises its user, on every backend, and how it refuses what it cannot do."""
 
 import copy
+import gc
 import multiprocessing
 import os
 import pickle
@@ -466,6 +467,29 @@ def test_a_forked_process_is_told_and_can_make_its_own():
             os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         envs.step(np.zeros((4, 14)))
+
+
+def test_a_forked_process_collects_what_is_left_of_closed_environments():
+    envs = VecEnv(4)
+    cycle = [envs._envs]
+    cycle.append(cycle)
+    envs.close()
+    gc.disable()
+    try:
+        del envs, cycle
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)  # where it waits for threads that it does not have
+            code = 1
+            try:
+                gc.collect()
+                VecEnv(2).step(np.zeros((2, 14)))
+                code = 0
+            finally:
+                os._exit(code)
+    finally:
+        gc.enable()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_worker_that_cannot_begin_is_named_with_its_cause(tmp_path, monkeypatch):

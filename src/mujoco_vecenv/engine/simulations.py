@@ -1,11 +1,20 @@
 """n simulations of one model on a thread pool, as arrays with a row for each."""
 
+import os
+from typing import Final
+from weakref import WeakSet
+
 import mujoco
 import numpy as np
 from mujoco.batch import Batch, SimulationError
 from numpy.typing import NDArray
 
 _NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
+
+_BATCHES: Final[WeakSet[Batch]] = WeakSet()
+_LEFT_BEHIND: Final[list[Batch]] = []
+"""Batches of the process that this one was forked from. Deleting one, be it by the garbage
+collector, would wait for threads that are not in this process."""
 
 
 class PhysicsError(RuntimeError):
@@ -46,6 +55,7 @@ class Simulations:
             if "bad_alloc" not in str(error):
                 raise
             raise MemoryError(f"no memory for {n} simulations") from error
+        _BATCHES.add(self._batch)
         self.model = model
         self._stage = _NO_STAGE if stage is None else int(stage)
         self._batch.reset(None, keyframe, _NO_STAGE)
@@ -106,3 +116,7 @@ class Simulations:
             self._batch.forward(ids)
         except SimulationError as error:
             raise PhysicsError(str(error)) from error
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _LEFT_BEHIND.extend(_BATCHES))

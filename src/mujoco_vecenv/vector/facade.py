@@ -76,7 +76,6 @@ class Facade(Generic[Envs]):
     def _forked(self) -> None:
         """Give up in a forked process: it has none of the threads, and shares the pipes."""
         if self._envs is not None:
-            _LEFT_BEHIND.append(self._envs)  # not deleted: that would wait for the threads
             if isinstance(self._envs, Abandonable):
                 self._envs.abandon()
             self._envs = None
@@ -103,7 +102,6 @@ class Facade(Generic[Envs]):
 
 
 _LIVE: Final[WeakSet[Facade[Any]]] = WeakSet()
-_LEFT_BEHIND: Final[list[Any]] = []
 
 
 def _after_fork() -> None:
