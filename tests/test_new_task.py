@@ -1,5 +1,6 @@
 """docs/new-task.md holds as it is written, and `mjvec new-task` writes what it shows."""
 
+import json
 import re
 import runpy
 import shlex
@@ -130,3 +131,14 @@ def test_a_new_task_hides_no_module(name, tmp_path, monkeypatch, capsys):
     assert f"would hide the module {name}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_episodes_without_an_end_are_compared_all_the_same(folder, capsys):
+    text = FILES["cartpole.py"].replace("episode_steps=250", "episode_steps=None")
+    Path("cartpole.py").write_text(text.replace("        terminated=terminated,\n", ""))
+    command = ["contract", "--task", "cartpole.py", "--episodes", "1", "--option", "lean=0.1"]
+    assert cli.main([*command, "--json", "result.json"]) == 0
+    assert "Equal to the last bit." in capsys.readouterr().out
+    total = json.loads(Path("result.json").read_text())["total"]
+    assert total["episodes"] == 8
+    assert total["identical"] == total["observations"] > 8000

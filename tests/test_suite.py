@@ -1,5 +1,6 @@
 """Every task against its reference, to the last bit, and the proof that a difference is seen."""
 
+import argparse
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from mujoco_vecenv import task_contract
 from mujoco_vecenv.cli import main
 from mujoco_vecenv.task_contract import cases_of, run_task_contract
 from mujoco_vecenv.tasks import TASKS, make_task
+from mujoco_vecenv.terminal import task_option
 
 SUITE = [name for name in TASKS if name != "Microduck-v0"]
 
@@ -160,15 +162,57 @@ def test_the_command(capsys, tmp_path):
 
 
 def test_the_command_compares_options_of_ones_own(capsys):
-    command = ["contract", "--task", "Swimmer-v5", "--episodes", "1"]
+    command = ["contract", "--task", "Swimmer-v5", "Swimmer-v5", "--episodes", "1"]
     assert main([*command, "--option", "frame_skip=2", "--option", "reset_noise_scale=0.3"]) == 0
     out = capsys.readouterr().out
-    assert "Swimmer-v5, frame_skip" in out
+    assert out.count("Swimmer-v5, frame_skip=2") == 1
     assert "Equal to the last bit." in out
     assert main([*command, "--option", "frameskip=2"]) == 2
     assert "did you mean 'frame_skip'?" in capsys.readouterr().err
     assert main(["contract", "--option", "frame_skip=2"]) == 2
     assert "--option is for a --task" in capsys.readouterr().err
+    assert main(["contract", "--task", "all", "--option", "frame_skip=2"]) == 2
+    assert "task Microduck-v0: unknown keyword 'frame_skip'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("(0.5, inf)", (0.5, float("inf"))),
+        ("-inf", float("-inf")),
+        ("2", 2),
+        ("None", None),
+        ("v1", "v1"),
+        ("a=b", "a=b"),
+        ("'inf.xml'", "inf.xml"),
+        ("{[]: 1}", "{[]: 1}"),
+    ],
+)
+def test_an_options_value_is_pythons_or_a_text(text, value):
+    parser = argparse.ArgumentParser()
+    task_option(parser)
+    assert parser.parse_args(["--option", f"name={text}"]).option == {"name": value}
+
+
+def test_an_option_is_given_once(capsys):
+    with pytest.raises(SystemExit):
+        main(["contract", "--task", "Swimmer-v5", "--option", "a=1", "--option", "a=2"])
+    assert "argument --option: a is given twice" in capsys.readouterr().err
+
+
+def test_options_are_compared_with_actions_of_either_dtype(monkeypatch):
+    seen = []
+    compare = task_contract._compare
+    monkeypatch.setattr(
+        task_contract, "_compare", lambda *given: seen.append(given[3]) or compare(*given)
+    )
+    report = run_task_contract(
+        ["Reacher-v5"], episodes=4, observations=200, options={"reward_dist_weight": 2.0}
+    )
+    assert seen == [np.float32, np.float64]
+    (tally,) = report.cases.values()
+    assert tally.episodes >= 4
+    assert tally.observations >= 200
 
 
 def test_the_command_refuses_an_unknown_task(capsys):

@@ -517,6 +517,10 @@ def test_how_a_task_can_be_no_task(tmp_path):
     other.write_text("def make():\n    return 7\n")
     with pytest.raises(TaskError, match=r"other\.py: make\(\) must return a Task, got 7"):
         make_task(str(other))
+    threads = tmp_path / "threads.py"
+    threads.write_text(source.replace("make(**options)", "make(threads=2)"))
+    with pytest.raises(TaskError, match=r"has an option 'threads', a name that belongs to the"):
+        make_task(str(threads))
     strict = tmp_path / "strict.py"
     strict.write_text(source.replace("make(**options)", "make(length=1.0)"))
     with pytest.raises(TypeError, match=r"unknown option 'lenght' \(did you mean 'length'\?\)"):

@@ -121,10 +121,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _contract(options: argparse.Namespace) -> int:
-    given = None if options.option is None else dict(options.option)
     if options.task:
-        report = _run_task_contract(options.task, given, options.episodes)
-    elif given is not None:
+        report = _run_task_contract(options.task, options.option, options.episodes)
+    elif options.option is not None:
         raise ValueError("--option is for a --task: the contract without one has its own cases")
     else:
         report = _run_contract(contract.CASES, options.episodes or 4)
@@ -154,7 +153,8 @@ def _run_task_contract(
 ) -> contract.Report:
     from mujoco_vecenv import task_contract  # needs Gymnasium, which nothing else here does
 
-    names = [name for given in tasks for name in (TASKS if given == "all" else [given])]
+    every = (name for given in tasks for name in (TASKS if given == "all" else [given]))
+    names = list(dict.fromkeys(every))
     with progress_bar("tasks") as progress:
         bar = progress.add_task("contract", total=len(names))
         report = task_contract.run_task_contract(

@@ -23,6 +23,8 @@ EPISODES: Final = 20
 """Episodes compared per task, at least."""
 OBSERVATIONS: Final = 5000
 """Observations compared per task, at least."""
+EPISODE_STEPS: Final = 1000
+"""Control steps after which episodes are truncated that the task itself never does."""
 BEYOND: Final = 1.2
 """Actions are uniform in the announced limits times this, so that clipping is covered."""
 
@@ -48,19 +50,26 @@ def run_task_contract(
         episodes: whole episodes per task, at least.
         observations: observations per task, at least.
         episode_steps: control steps after which episodes are truncated; None for each task's own.
-        options: of the tasks, the one case to compare; None compares the cases of each.
+        options: of the tasks, to compare with float32 and with float64 actions; None compares the
+            cases of each task.
 
     Returns:
         The report, with a tally per task and case.
     """
+    cases = {task: cases_of(task) if options is None else [options] for task in tasks}
+    for task, given in cases.items():
+        for case in given:
+            make_task(task, **case)  # what is refused is refused before anything is compared
+        if len(given) == 1:
+            given *= 2  # for either dtype of actions
     report = Report()
-    for task in tasks:
-        cases = cases_of(task) if options is None else [options]
-        least = math.ceil(episodes / len(cases)), math.ceil(observations / len(cases))
-        for number, case in enumerate(cases):
+    for task, given in cases.items():
+        least = math.ceil(episodes / len(given)), math.ceil(observations / len(given))
+        for number, case in enumerate(given):
             dtype = np.dtype(np.float64 if number % 2 else np.float32)
             tally = Tally()
-            limit = episode_steps or make_task(task, **case).episode_steps
+            own = make_task(task, **case).episode_steps
+            limit = episode_steps or own or EPISODE_STEPS
             reference = SyncVectorEnv(
                 [_single(task, case, limit)] * ENVIRONMENTS,
                 autoreset_mode=AutoresetMode.SAME_STEP,
@@ -74,27 +83,24 @@ def run_task_contract(
             )
             done = 0.0
             for share in _compare(reference, candidate, 100 * number, dtype, least, tally):
-                advance((share - done) / len(cases))
+                advance((share - done) / len(given))
                 done = share
             reference.close()
             candidate.close()
-            report.cases[_case_name(task, case)] = tally
+            report.cases.setdefault(_case_name(task, case), Tally()).add(tally)
     return report
 
 
-def _single(task: str, options: Mapping[str, Any], limit: int | None) -> Callable[[], Any]:
-    def make() -> Any:
-        env = make_single(task, **options)
-        # Gymnasium's own environments leave their time limit to a wrapper.
-        return env if limit is None else TimeLimit(env, limit)
-
-    return make
+def _single(task: str, options: Mapping[str, Any], limit: int) -> Callable[[], Any]:
+    # Gymnasium's own environments leave their time limit to a wrapper.
+    return lambda: TimeLimit(make_single(task, **options), limit)
 
 
 def _case_name(task: str, options: Mapping[str, Any]) -> str:
     if not options:
         return task
-    return f"{task}, {', '.join(options) if len(options) < 3 else f'{len(options)} options'}"
+    said = [f"{name}={value!r}" for name, value in options.items()]
+    return f"{task}, {', '.join(said) if len(said) < 3 else f'{len(said)} options'}"
 
 
 def _compare(

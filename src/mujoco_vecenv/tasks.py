@@ -23,6 +23,11 @@ from mujoco_vecenv.engine.task import Task, TaskError
 from mujoco_vecenv.engine.twin import TaskEnv
 
 MICRODUCK: Final = "Microduck-v0"
+RESERVED: Final = (
+    *("task", "n", "num_envs", "seed", "backend", "threads", "allow_overcommit"),
+    *("autoreset_mode", "max_episode_steps", "render_mode"),
+)
+"""What the environments of every task are told themselves: no names for a task's options."""
 
 TASKS: Final = {
     MICRODUCK: "mujoco_vecenv.microduck.task",
@@ -41,7 +46,7 @@ TASKS: Final = {
 """Name to the module of each task."""
 
 
-def make_task(name: str, **options: Any) -> Task:
+def make_task(name: str, /, **options: Any) -> Task:
     """Return a task.
 
     Args:
@@ -59,7 +64,7 @@ def make_task(name: str, **options: Any) -> Task:
     return task
 
 
-def make_reference(name: str, **options: Any) -> Any:
+def make_reference(name: str, /, **options: Any) -> Any:
     """Return one environment of what a task is held against; see `make_task`."""
     if hasattr(task_module(name), "reference"):
         return _call(name, "reference", options)
@@ -150,6 +155,11 @@ def _make_way(folder: Path) -> None:
 def _call(name: str, function: str, options: dict[str, Any]) -> Any:
     call = getattr(task_module(name), function)
     known = inspect.signature(call).parameters
+    if function == "make" and (taken := known.keys() & set(RESERVED)):
+        raise TaskError(
+            f"task {name}: make() has an option {min(taken)!r}, a name that belongs to the "
+            "environments: choose another"
+        )
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
         for option in options:
             if option not in known:
@@ -160,7 +170,12 @@ def _call(name: str, function: str, options: dict[str, Any]) -> Any:
         else value
         for option, value in options.items()
     }
-    return call(**checked)
+    try:
+        return call(**checked)
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError) or str(error).startswith("task "):
+            raise
+        raise type(error)(f"task {name}: {error}") from error
 
 
 def _of_kind(option: str, value: Any, known: inspect.Parameter) -> Any:

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,25 +43,45 @@ def positive_integer(text: str) -> int:
 
 
 def task_option(parser: argparse.ArgumentParser) -> None:
-    """Add --option, which gives a list of names and values."""
+    """Add --option, which gives a dictionary of a task's options."""
     parser.add_argument(
         "--option",
         type=_name_and_value,
-        action="append",
+        action=_TaskOption,
         metavar="NAME=VALUE",
-        help="an option of the task, such as reset_noise_scale=0.2; can be repeated",
+        help="an option of the task, such as reset_noise_scale=0.2; once for each",
     )
 
 
+class _TaskOption(argparse.Action):
+    """Gathers names and values, no name twice."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        name, value = values
+        given = getattr(namespace, self.dest, None) or {}
+        if name in given:
+            raise argparse.ArgumentError(self, f"{name} is given twice")
+        setattr(namespace, self.dest, {**given, name: value})
+
+
 def _name_and_value(text: str) -> tuple[str, Any]:
-    """Read a task's option: Python's value where it is one, and otherwise the text."""
+    """Read a task's option: Python's value where it is one, inf among them, and else the text."""
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
     try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+        return name, ast.literal_eval(_Infinity().visit(ast.parse(value.strip(), mode="eval")))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return name, value
+
+
+class _Infinity(ast.NodeTransformer):
+    """Makes a number of the name inf."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(math.inf) if node.id == "inf" else node
 
 
 def positive_seconds(text: str) -> float:

@@ -142,10 +142,11 @@ def run_kind(
         except KeyboardInterrupt:
             complete = False
     result = run.finish(complete)
+    if out is not None:
+        record.write(result, out)  # before it is printed: who reads may have closed the pipe
     _print_results(result)
     print_facts(result["machine"])
     if out is not None:
-        record.write(result, out)
         console.print(f"wrote {out}", highlight=False)
         try:
             report.plot(result, out.with_suffix(".png"))

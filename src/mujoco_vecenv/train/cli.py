@@ -221,7 +221,7 @@ def _environments(begin: EnvConfig, given: dict[str, Any]) -> EnvConfig:
         for option in fields(MicroduckConfig)
         if option.name in given
     }
-    options = dict(given.get("option", ()))
+    options = given.get("option", {})
     if isinstance(begin, MicroduckConfig):
         return MicroduckConfig.from_keywords({**vars(begin), **own, **options})
     for name in own:
