@@ -1,6 +1,5 @@
 """Every task against its reference, to the last bit, and the proof that a difference is seen."""
 
-import argparse
 import subprocess
 import sys
 
@@ -12,7 +11,6 @@ from mujoco_vecenv import task_contract
 from mujoco_vecenv.cli import main
 from mujoco_vecenv.task_contract import cases_of, run_task_contract
 from mujoco_vecenv.tasks import TASKS, make_task
-from mujoco_vecenv.terminal import task_option
 
 SUITE = [name for name in TASKS if name != "Microduck-v0"]
 
@@ -173,31 +171,6 @@ def test_the_command_compares_options_of_ones_own(capsys):
     assert "--option is for a --task" in capsys.readouterr().err
     assert main(["contract", "--task", "all", "--option", "frame_skip=2"]) == 2
     assert "task Microduck-v0: unknown keyword 'frame_skip'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("(0.5, inf)", (0.5, float("inf"))),
-        ("-inf", float("-inf")),
-        ("2", 2),
-        ("None", None),
-        ("v1", "v1"),
-        ("a=b", "a=b"),
-        ("'inf.xml'", "inf.xml"),
-        ("{[]: 1}", "{[]: 1}"),
-    ],
-)
-def test_an_options_value_is_pythons_or_a_text(text, value):
-    parser = argparse.ArgumentParser()
-    task_option(parser)
-    assert parser.parse_args(["--option", f"name={text}"]).option == {"name": value}
-
-
-def test_an_option_is_given_once(capsys):
-    with pytest.raises(SystemExit):
-        main(["contract", "--task", "Swimmer-v5", "--option", "a=1", "--option", "a=2"])
-    assert "argument --option: a is given twice" in capsys.readouterr().err
 
 
 def test_options_are_compared_with_actions_of_either_dtype(monkeypatch):

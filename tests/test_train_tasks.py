@@ -516,12 +516,32 @@ def test_options_have_a_name_and_a_value(option, capsys):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("3", 3), ("0.5", 0.5), ("(1,2)", (1, 2)), ("True", True), ("a.xml", "a.xml"), ("", "")],
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("(1,2)", (1, 2)),
+        ("(0.5, inf)", (0.5, float("inf"))),
+        ("-inf", float("-inf")),
+        ("'inf.xml'", "inf.xml"),
+        ("True", True),
+        ("None", None),
+        ("a.xml", "a.xml"),
+        ("{[]: 1}", "{[]: 1}"),
+        ("", ""),
+    ],
 )
-def test_values_of_options(text, value):
-    options = cli._parser().parse_args(["train", "--option", f"a={text}", "--option", "b=x=y"])
-    assert options.option == [("a", value), ("b", "x=y")]
-    assert type(options.option[0][1]) is type(value)
+@pytest.mark.parametrize("command", ["train", "contract"])
+def test_values_of_options(command, text, value):
+    options = cli._parser().parse_args([command, "--option", f"a={text}", "--option", "b=x=y"])
+    assert options.option == {"a": value, "b": "x=y"}
+    assert type(options.option["a"]) is type(value)
+
+
+@pytest.mark.parametrize("command", ["train", "contract"])
+def test_an_option_is_given_once(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--task", "Swimmer-v5", "--option", "a=1", "--option", "a=2"])
+    assert "argument --option: a is given twice" in capsys.readouterr().err
 
 
 def test_presets_of_any_task():
