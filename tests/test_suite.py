@@ -1,5 +1,6 @@
 """Every task against its reference, to the last bit, and the proof that a difference is seen."""
 
+import inspect
 import subprocess
 import sys
 
@@ -10,7 +11,9 @@ import pytest
 from mujoco_vecenv import task_contract
 from mujoco_vecenv.cli import main
 from mujoco_vecenv.task_contract import cases_of, run_task_contract
-from mujoco_vecenv.tasks import TASKS, make_task
+from mujoco_vecenv.tasks import RESERVED, TASKS, make_task
+from mujoco_vecenv.vector.gymnasium_env import TaskVectorEnv
+from mujoco_vecenv.vector.task_vec_env import TaskVecEnv
 
 SUITE = [name for name in TASKS if name != "Microduck-v0"]
 
@@ -29,8 +32,6 @@ def test_equal_with_all_its_options(task):
 
 @pytest.mark.parametrize("task", SUITE)
 def test_every_option_that_gymnasium_has_is_covered(task):
-    import inspect
-
     reference = inspect.signature(task_contract.task_module(task).reference).parameters
     ours = inspect.signature(task_contract.task_module(task).make).parameters
     rendering = {"default_camera_config", "kwargs"}
@@ -171,6 +172,15 @@ def test_the_command_compares_options_of_ones_own(capsys):
     assert "--option is for a --task" in capsys.readouterr().err
     assert main(["contract", "--task", "all", "--option", "frame_skip=2"]) == 2
     assert "task Microduck-v0: unknown keyword 'frame_skip'" in capsys.readouterr().err
+
+
+def test_what_environments_are_told_is_reserved():
+    told = {
+        name
+        for environments in (TaskVecEnv, TaskVectorEnv)
+        for name in inspect.signature(environments).parameters
+    }
+    assert told - {"options"} == set(RESERVED)
 
 
 def test_options_are_compared_with_actions_of_either_dtype(monkeypatch):

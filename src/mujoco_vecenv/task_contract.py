@@ -56,20 +56,21 @@ def run_task_contract(
     Returns:
         The report, with a tally per task and case.
     """
-    cases = {task: cases_of(task) if options is None else [options] for task in tasks}
-    for task, given in cases.items():
-        for case in given:
-            make_task(task, **case)  # what is refused is refused before anything is compared
-        if len(given) == 1:
-            given *= 2  # for either dtype of actions
+    cases = {}
+    for task in tasks:  # all of them made before any is compared: one may refuse its options
+        given = cases_of(task) if options is None else [options]
+        limits = [
+            episode_steps or make_task(task, **case).episode_steps or EPISODE_STEPS
+            for case in given
+        ]
+        times = 2 if len(given) == 1 else 1  # for either dtype of actions
+        cases[task] = times * list(zip(given, limits, strict=True))
     report = Report()
-    for task, given in cases.items():
-        least = math.ceil(episodes / len(given)), math.ceil(observations / len(given))
-        for number, case in enumerate(given):
+    for task, limited in cases.items():
+        least = math.ceil(episodes / len(limited)), math.ceil(observations / len(limited))
+        for number, (case, limit) in enumerate(limited):
             dtype = np.dtype(np.float64 if number % 2 else np.float32)
             tally = Tally()
-            own = make_task(task, **case).episode_steps
-            limit = episode_steps or own or EPISODE_STEPS
             reference = SyncVectorEnv(
                 [_single(task, case, limit)] * ENVIRONMENTS,
                 autoreset_mode=AutoresetMode.SAME_STEP,
@@ -83,7 +84,7 @@ def run_task_contract(
             )
             done = 0.0
             for share in _compare(reference, candidate, 100 * number, dtype, least, tally):
-                advance((share - done) / len(given))
+                advance((share - done) / len(limited))
                 done = share
             reference.close()
             candidate.close()

@@ -4,7 +4,6 @@ Both are stepped by the same calls. What differs between them is decided here an
 training: how they are made, what a file says of them, and what an action of -1 or 1 means.
 """
 
-import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.episodes import config_from_plain, plain_config
 from mujoco_vecenv.microduck.layout import ACTIONS
-from mujoco_vecenv.tasks import MICRODUCK
+from mujoco_vecenv.tasks import MICRODUCK, RESERVED
 from mujoco_vecenv.vector.task_vec_env import TaskVecEnv
 from mujoco_vecenv.vector.vec_env import VecEnv
 
@@ -125,7 +124,7 @@ def make_envs(
             "from this folder: say with --task where it lies"
         )
     for name in config.options:
-        if name in inspect.signature(TaskVecEnv.__init__).parameters:
+        if name in RESERVED:
             raise TypeError(f"task {config.task}: {name!r} is no option of a task")
     return TaskVecEnv(config.task, n, seed, backend=backend, threads=threads, **config.options)
 
