@@ -17,6 +17,7 @@ def test_contract_prints_and_records(tmp_path, capsys, monkeypatch):
     assert "Equal to the last bit." in out
     assert "mujoco  4" in out
     result = json.loads(file.read_text())
+    assert result["command"].startswith("mjvec ")
     assert result["equal"] is True
     assert result["total"]["episodes"] == 4
     assert result["total"]["identical"] == result["total"]["observations"] == 1006

@@ -108,12 +108,17 @@ def test_options_of_another_kind_are_refused_by_name(option, value, message):
         ("Hopper-v5", {"reset_noise_scale": np.nan}, "reset_noise_scale must be finite, got nan"),
         ("Ant-v5", {"reset_noise_scale": np.inf}, "reset_noise_scale must be finite, got inf"),
         ("Hopper-v5", {"reset_noise_scale": -0.1}, "reset_noise_scale must be 0 or more, got -0.1"),
-        ("Hopper-v5", {"frame_skip": 0}, "substeps must be 1 or more, got 0"),
     ],
 )
 def test_options_outside_their_range_are_refused(task, options, message):
     with pytest.raises(ValueError, match=message):
         make_task(task, **options)
+
+
+@pytest.mark.parametrize("task", SUITE)
+def test_frame_skip_is_refused_by_its_own_name(task):
+    with pytest.raises(ValueError, match=f"task {task}: frame_skip must be 1 or more, got 0"):
+        make_task(task, frame_skip=0)
 
 
 def test_a_model_is_given_by_any_path(tmp_path):

@@ -130,7 +130,9 @@ def _contract(options: argparse.Namespace) -> int:
     facts = machine.describe()
     print_facts(facts)
     if options.json:
-        _write_json(options.json, report.as_json() | {"machine": facts})
+        _write_json(
+            options.json, {"command": machine.command()} | report.as_json() | {"machine": facts}
+        )
     return 0 if report.equal else 1
 
 

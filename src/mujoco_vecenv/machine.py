@@ -1,10 +1,17 @@
-"""What this machine and its software are, for the record beside every result."""
+"""What goes on record beside every result: the command, this machine and its software."""
 
 import platform
+import shlex
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
 from mujoco_vecenv.engine.budget import usable_cpus
+
+
+def command() -> str:
+    """Return the command that was given, as one would type it."""
+    return shlex.join(["mjvec", *sys.argv[1:]])
 
 
 def describe() -> dict[str, str]:

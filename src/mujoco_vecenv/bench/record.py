@@ -4,8 +4,6 @@ docs/bench.md documents the file's schema.
 """
 
 import json
-import shlex
-import sys
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -60,7 +58,7 @@ class Run:
             "format": FORMAT,
             "version": VERSION,
             "kind": kind,
-            "command": shlex.join(["mjvec", *sys.argv[1:]]),
+            "command": machine.command(),
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "complete": False,
             "settings": settings,

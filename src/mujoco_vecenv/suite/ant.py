@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.mujoco.ant_v5 import AntEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.numpy_bits import clip, scaled, sum_of_squares
 from mujoco_vecenv.engine.task import ACTION, Task
 from mujoco_vecenv.suite.common import (
@@ -116,7 +117,7 @@ def make(
     return Task(
         name="Ant-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=model.nq + model.nv - skip + forces,
         episode_steps=1000,
         params={

@@ -4,6 +4,7 @@ from typing import Any
 
 from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.numpy_bits import scaled, sum_of_squares
 from mujoco_vecenv.engine.task import ACTION, Task
 from mujoco_vecenv.suite.common import (
@@ -55,7 +56,7 @@ def make(
     return Task(
         name="HalfCheetah-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=model.nq + model.nv - skip,
         episode_steps=1000,
         params={

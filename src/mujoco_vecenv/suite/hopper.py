@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.task import ACTION, Task
 from mujoco_vecenv.suite.common import (
     control_interval,
@@ -74,7 +75,7 @@ def make(
     return Task(
         name="Hopper-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=model.nq + model.nv - skip,
         episode_steps=1000,
         params={

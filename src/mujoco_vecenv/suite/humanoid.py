@@ -6,6 +6,7 @@ import mujoco
 import numpy as np
 from gymnasium.envs.mujoco.humanoid_v5 import HumanoidEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.numpy_bits import clip, sum_of_squares, weighted_sum
 from mujoco_vecenv.engine.task import Task
 from mujoco_vecenv.suite.common import (
@@ -180,7 +181,7 @@ def make(
     return Task(
         name="Humanoid-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=observations,
         episode_steps=1000,
         params={

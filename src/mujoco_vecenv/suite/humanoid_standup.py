@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.mujoco.humanoidstandup_v5 import HumanoidStandupEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.numpy_bits import sum_of_squares
 from mujoco_vecenv.engine.task import Task
 from mujoco_vecenv.suite.common import load, uniform_state
@@ -79,7 +80,7 @@ def make(
     return Task(
         name="HumanoidStandup-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=observations,
         episode_steps=1000,
         params={

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.mujoco.inverted_double_pendulum_v5 import InvertedDoublePendulumEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.numpy_bits import clip, square
 from mujoco_vecenv.engine.task import Task
 from mujoco_vecenv.suite.common import load, normal_velocities
@@ -54,7 +55,7 @@ def make(
     return Task(
         name="InvertedDoublePendulum-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=2 * model.nq + model.nv,
         episode_steps=1000,
         params={"healthy_reward": float(healthy_reward)},

@@ -4,6 +4,7 @@ from typing import Any
 
 from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.task import Task
 from mujoco_vecenv.suite.common import all_finite, load, observe_state, uniform_state
 
@@ -33,7 +34,7 @@ def make(
     return Task(
         name="InvertedPendulum-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=model.nq + model.nv,
         episode_steps=1000,
         params={"skip": 0},

@@ -4,6 +4,7 @@ from typing import Any
 
 from gymnasium.envs.mujoco.pusher_v5 import PusherEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.numpy_bits import norm, scaled, sum_of_squares
 from mujoco_vecenv.engine.task import ACTION, Task
 from mujoco_vecenv.suite.common import body_id, load
@@ -65,7 +66,7 @@ def make(
     return Task(
         name="Pusher-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=23,
         episode_steps=100,
         params={

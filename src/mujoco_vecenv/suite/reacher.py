@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.mujoco.reacher_v5 import ReacherEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.numpy_bits import norm, scaled, sum_of_squares
 from mujoco_vecenv.engine.task import ACTION, Task
 from mujoco_vecenv.suite.common import body_id, load
@@ -58,7 +59,7 @@ def make(
     return Task(
         name="Reacher-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=model.nq + 6,
         episode_steps=50,
         params={

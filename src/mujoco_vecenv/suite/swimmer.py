@@ -4,6 +4,7 @@ from typing import Any
 
 from gymnasium.envs.mujoco.swimmer_v5 import SwimmerEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.numpy_bits import scaled, sum_of_squares
 from mujoco_vecenv.engine.task import ACTION, Task
 from mujoco_vecenv.suite.common import (
@@ -57,7 +58,7 @@ def make(
     return Task(
         name="Swimmer-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=model.nq + model.nv - skip,
         episode_steps=1000,
         params={

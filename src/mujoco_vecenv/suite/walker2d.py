@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.mujoco.walker2d_v5 import Walker2dEnv
 
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.engine.task import ACTION, Task
 from mujoco_vecenv.suite.common import (
     control_interval,
@@ -61,7 +62,7 @@ def make(
     return Task(
         name="Walker2d-v5",
         model=path,
-        substeps=frame_skip,
+        substeps=check_integer("frame_skip", frame_skip, 1),
         observations=model.nq + model.nv - skip,
         episode_steps=1000,
         params={

@@ -4,7 +4,6 @@ import argparse
 import json
 import shlex
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -495,7 +494,7 @@ def _plot_returns(results: dict[str, Any], title: str, path: Path) -> None:
 def _write_json(path: Path | None, results: dict[str, Any]) -> None:
     if path is not None:
         record = {
-            "command": shlex.join(["mjvec", *sys.argv[1:]]),
+            "command": machine.command(),
             "machine": machine.describe(),
             "results": results,
         }
