@@ -1,4 +1,4 @@
-"""`mjvec train`, and what becomes of a policy: eval, gap, baseline, compare-runs, export."""
+"""`mjvec train`, and what becomes of a policy: recover, eval, gap, export, and the like."""
 
 import argparse
 import json
@@ -18,6 +18,7 @@ from rich.table import Table
 
 from mujoco_vecenv import machine
 from mujoco_vecenv.archive import digest
+from mujoco_vecenv.checks import check_integer
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
 from mujoco_vecenv.microduck.rewards import REWARDS
 from mujoco_vecenv.tasks import MICRODUCK
@@ -32,11 +33,19 @@ from mujoco_vecenv.terminal import (
     task_option,
 )
 from mujoco_vecenv.train import compare, evaluate, export, policy, report
-from mujoco_vecenv.train.config import PRESETS, PPOConfig
+from mujoco_vecenv.train.config import PRESETS, PPOConfig, RecoverConfig
 from mujoco_vecenv.train.environments import EnvConfig, TaskConfig, describe
-from mujoco_vecenv.train.folder import CURVE, Line, RunConfig, read_checkpoint, read_log
+from mujoco_vecenv.train.folder import (
+    CURVE,
+    RECOVERY,
+    Line,
+    RunConfig,
+    read_checkpoint,
+    read_log,
+)
 from mujoco_vecenv.vector.vec_env import BACKENDS
 
+_NEEDS_TORCH: Final = "training needs PyTorch: pip install 'mujoco-vecenv[train]' ({})"
 _MORE: Final = "give a larger --total-steps to go on"
 _DRAW_EVERY: Final = 60.0  # seconds between plots of the curve
 
@@ -100,6 +109,24 @@ def add_parsers(commands: Any) -> None:
     )
     train.add_argument("--tensorboard", action="store_true", help="also log for TensorBoard")
     train.set_defaults(run=_train)
+
+    recover = commands.add_parser(
+        "recover", help=f"teach a policy that stands to recover from stronger pushes ({MICRODUCK})"
+    )
+    recover.add_argument("policy", type=Path, help="a policy's file, or the folder of its run")
+    for option in fields(RecoverConfig):
+        recover.add_argument(
+            f"--{option.name}",
+            type=int,
+            default=option.default,
+            metavar="N",
+            help=f"{option.metadata['doc']} ({option.default})",
+        )
+    recover.add_argument("--seed", type=int, default=0, help="seed of everything drawn (0)")
+    recover.add_argument("--threads", type=positive_integer, help="threads of the physics (all)")
+    recover.add_argument("--tag", required=True, help="name of the folder for the new policy")
+    recover.add_argument("--runs", type=Path, default=Path("runs"), help="where it is (runs)")
+    recover.set_defaults(run=_recover)
 
     eval_ = _evaluation(
         commands, "eval", "evaluate a policy against holding the STAND pose, or random actions"
@@ -195,9 +222,7 @@ def _train(options: argparse.Namespace) -> int:
     try:
         from mujoco_vecenv.train import run, verify
     except ImportError as error:
-        raise ImportError(
-            f"training needs PyTorch: pip install 'mujoco-vecenv[train]' ({error})"
-        ) from error
+        raise ImportError(_NEEDS_TORCH.format(error)) from error
     with run.torch_threads(1):
         if "verify_backends" in given:
             return _verify(verify, config)
@@ -399,6 +424,43 @@ def _write_scalars(writer: Any, line: Line) -> None:
     for name, value in values.items():
         if isinstance(value, int | float):
             writer.add_scalar(name, value, line["steps"])
+
+
+def _recover(options: argparse.Namespace) -> int:
+    config = RecoverConfig(**{o.name: getattr(options, o.name) for o in fields(RecoverConfig)})
+    check_integer("seed", options.seed, 0)
+    standing = policy.Policy.load(options.policy)
+    folder = options.runs / options.tag
+    if not options.tag or (folder / policy.FILE).exists():
+        raise FileExistsError(f"{folder} holds a policy already: choose another tag")
+    try:
+        from mujoco_vecenv.train import recover, reflexes, run
+    except ImportError as error:
+        raise ImportError(_NEEDS_TORCH.format(error)) from error
+    stages = {stage: config.iterations for stage in reflexes.DIRECTIONS} | {
+        recover.IMITATION: config.rounds
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    say(f"{folder}: {options.policy}, {recover.steps(config):,} steps in all, seed {options.seed}")
+    with (
+        open(folder / RECOVERY, "w", buffering=1) as log,
+        progress_bar("of the search and the imitation") as progress,
+        run.torch_threads(1),
+    ):
+        bars = {stage: progress.add_task(stage, total=total) for stage, total in stages.items()}
+
+        def tell(line: dict[str, Any]) -> None:
+            log.write(json.dumps(line) + "\n")
+            stage, done = line["stage"], line["iteration"]
+            progress.update(bars[stage], completed=done)
+            if done % 10 == 0 or done == stages[stage]:
+                share = "–" if line["recovered"] is None else f"{line['recovered']:.0%}"
+                say(f"{stage:>9} {done:>4} of {stages[stage]}  {share} of the pushes recovered")
+
+        learned = recover.recover(standing, config, options.seed, options.threads, tell)
+    learned.save(folder / policy.FILE)
+    say(f"wrote {folder / policy.FILE}")
+    return 0
 
 
 def _eval(options: argparse.Namespace) -> int:

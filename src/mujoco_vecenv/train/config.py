@@ -89,6 +89,25 @@ class PPOConfig:
 
 
 @dataclass(frozen=True)
+class RecoverConfig:
+    """How long to search for reflexes, and to imitate them.
+
+    Every attribute is an option of `mjvec recover`, with the line that describes it here.
+
+    Raises:
+        TypeError, ValueError: a value of the wrong type or outside its range.
+    """
+
+    rollouts: int = _option(256, "robots that are pushed at once")
+    iterations: int = _option(130, "iterations of each search, forward and backward")
+    rounds: int = _option(50, "rounds of imitation")
+
+    def __post_init__(self) -> None:
+        for name, least in (("rollouts", 16), ("iterations", 1), ("rounds", 1)):
+            check_integer(name, getattr(self, name), least)
+
+
+@dataclass(frozen=True)
 class Preset:
     """Where a training run begins.
 

@@ -40,6 +40,8 @@ PREVIOUS: Final = "checkpoint.previous.npz"
 LOG: Final = "log.jsonl"
 _NEXT: Final = "checkpoint.next.npz"  # whole, but not renamed yet
 CURVE: Final = "curve.png"
+RECOVERY: Final = "recover.jsonl"
+"""Log of `mjvec recover`: a line of JSON per iteration and round."""
 
 _FORMAT: Final = "mujoco-vecenv checkpoint"
 _VERSION: Final = 1

@@ -6,7 +6,7 @@ cores that the environments step on, and the numbers would depend on how many th
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -292,7 +292,7 @@ class PPO:
             obs = rollout.following
             for t in range(self.config.steps):
                 self._obs[t] = obs
-                _normalize(obs, offset, spread, x[t])
+                normalize(obs, offset, spread, x[t])
                 hidden = self._x[t]
                 for (weight, bias), out in zip(layers, self._hidden, strict=False):
                     hidden = torch.addmm(bias, hidden, weight, out=out).tanh_()
@@ -348,7 +348,7 @@ class PPO:
         T, n = self.config.steps, self.config.n
         x = self._x.reshape(T * n, -1)
         beyond = np.concatenate([rollout.following, *(o[None] for o in rollout.terminal.values())])
-        _normalize(beyond, *self.normalizer.offset_and_scale(), beyond)
+        normalize(beyond, *self.normalizer.offset_and_scale(), beyond)
         all_values = self.critic(torch.cat([x, torch.from_numpy(beyond)])).squeeze(1)
         values = all_values[: T * n].reshape(T, n).numpy()
         ends = all_values[T * n + n :].numpy()
@@ -472,12 +472,13 @@ def _float32(obs: NDArray[Any]) -> NDArray[np.float32]:
     return obs.astype(np.float32, copy=False)
 
 
-def _normalize(
+def normalize(
     obs: NDArray[np.float32],
     offset: NDArray[np.float32],
     scale: NDArray[np.float32],
     out: NDArray[np.float32],
 ) -> None:
+    """Write into `out` what networks see of (n, channels) observations, see Normalizer."""
     np.subtract(obs, offset, out=out)
     out *= scale
     np.clip(out, -CLIP, CLIP, out=out)
@@ -496,6 +497,19 @@ def _mlp(
         nn.init.zeros_(layer.bias)
         layers += [layer, nn.Tanh()]
     return nn.Sequential(*layers[:-1])
+
+
+def network(arrays: Mapping[str, NDArray[Any]], name: str) -> nn.Sequential:
+    """Return a copy of a policy's network, `actor` or `critic`."""
+    weights = {
+        key.removeprefix(f"{name}."): torch.from_numpy(array.copy())
+        for key, array in arrays.items()
+        if key.startswith(f"{name}.")
+    }
+    hidden, inputs = weights["0.weight"].shape
+    copy = _mlp(inputs, hidden, len(weights["4.bias"]), 1.0, torch.Generator())
+    copy.load_state_dict(weights)
+    return copy
 
 
 def _layers(network: nn.Sequential) -> list[tuple[Tensor, Tensor]]:

@@ -1,0 +1,256 @@
+"""A Microduck that stands learns to recover from pushes that fell it: search, then imitation.
+
+Beyond what its soles can hold, a push needs a movement that is worth nothing until it is complete,
+and policy gradients do not come by it. A search in the space of movements does. What it finds
+depends on the push, which the robot cannot see; so a policy is then taught to do the same from what
+it observes, in the states that it gets into itself.
+
+- A `Reflex` is added to the standing policy's actions after a push. The cross-entropy method looks
+  for one against pushes from behind and for one against pushes from ahead: it tries random ones
+  around the best so far, and moves to the mean of those with the highest returns.
+- Imitation is DAgger (Ross et al., https://arxiv.org/abs/1011.0686): the policy acts, the standing
+  policy with its reflex says what it would have done, and the policy learns that.
+
+Both work on windows: a robot that stands, a push in the first step, and what comes of it.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict
+from threading import Event
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from mujoco_vecenv.archive import Arrays
+from mujoco_vecenv.engine.budget import choose_threads
+from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.microduck.layout import ACTIONS
+from mujoco_vecenv.tasks import MICRODUCK
+from mujoco_vecenv.train.config import RecoverConfig
+from mujoco_vecenv.train.policy import Float32s, Policy
+from mujoco_vecenv.train.ppo import network, normalize
+from mujoco_vecenv.train.reflexes import (
+    DIRECTIONS,
+    PACES,
+    SIDEWAYS,
+    WEAKEST,
+    Reflex,
+    search,
+    with_reflexes,
+)
+from mujoco_vecenv.train.windows import (
+    SEEDS,
+    WINDOW,
+    Choose,
+    Floats,
+    Robots,
+    Tell,
+    Window,
+    take,
+)
+
+IMITATION: Final = "imitation"
+"""The stage after the searches, as the log calls it."""
+
+_NOISE: Final = 0.05  # on the actions of imitation's rollouts, in units of action
+_MOST: Final = 1.6  # what is imitated lies within this; environments clip to 1
+_MINIBATCH: Final = 1024
+_GRADIENT_STEPS: Final = 400  # in a round
+_RATES: Final = (1e-3, 1e-4)  # Adam's step size, first and last
+_TEACHER: Final = 0.3  # share of the rounds in which the teacher acts too, ever less
+_RECENT: Final = 5  # rounds from which every second minibatch is drawn
+
+
+def steps(config: RecoverConfig) -> int:
+    """Return the environment steps that it takes."""
+    searches = len(DIRECTIONS) * (1 + config.iterations)  # first a window in which robots stand
+    return (searches + 1 + config.rounds) * WINDOW * config.rollouts
+
+
+def recover(
+    policy: Policy, config: RecoverConfig, seed: int, threads: int | None, tell: Tell
+) -> Policy:
+    """Return a policy that does what `policy` does, and recovers from stronger pushes.
+
+    Call within `torch_threads(1)`. The result depends on all arguments but `threads` and `tell`.
+
+    Args:
+        policy: one that stands.
+        config: how long to search and to imitate.
+        seed: of everything drawn.
+        threads: threads for the physics; None is one per usable CPU.
+        tell: told of what was reached.
+
+    Raises:
+        ValueError: the policy does not stand, or is for another task, or there are not so many
+            threads.
+    """
+    environments = policy.config
+    if not isinstance(environments, MicroduckConfig):
+        raise ValueError(
+            f"only {MICRODUCK} is pushed, and this is a policy for {environments.task}"
+        )
+    threads = choose_threads(config.rollouts, threads, False)
+    given_up = Event()
+
+    def go_on(line: dict[str, Any]) -> None:
+        if given_up.is_set():
+            raise CancelledError
+        tell(line)
+
+    # Each on its share of the threads: side by side, one steps while the other is in Python.
+    share = max(1, threads // len(DIRECTIONS))
+    with ThreadPoolExecutor(min(threads, len(DIRECTIONS))) as pool:
+        searches = [
+            pool.submit(search, policy.actor(), environments, config, direction, seed, share, go_on)
+            for direction in DIRECTIONS
+        ]
+        try:
+            reflexes = [searching.result() for searching in searches]
+        except BaseException:
+            given_up.set()  # or the other would go on to its end
+            raise
+    arrays = _imitate(policy, reflexes, environments, config, seed, threads, tell)
+    header = policy.header | {
+        "steps": policy.header["steps"] + steps(config),
+        "recover": {**asdict(config), "seed": seed},
+    }
+    return Policy(arrays, header)
+
+
+def _imitate(
+    policy: Policy,
+    reflexes: Sequence[Reflex],
+    environments: MicroduckConfig,
+    config: RecoverConfig,
+    seed: int,
+    threads: int,
+    tell: Tell,
+) -> Arrays:
+    """Return the policy's arrays with an actor that does what the policy does with reflexes.
+
+    Args:
+        policy: the standing policy.
+        reflexes: against pushes forward and backward.
+        environments: what to learn it in.
+        config: how long.
+        seed: of everything drawn.
+        threads: threads for the physics.
+        tell: told of each round.
+    """
+    rng = np.random.default_rng((seed, 2))
+    n = config.rollouts
+    act = policy.actor()
+    student = _Student(policy, rng)
+    survivors = None
+    with closing(Robots(environments, n, SEEDS + 2 * n, rng, threads)) as robots:
+        pool = robots.standing(act)
+        for done in range(config.rounds):
+            velocity = _pushes(rng, n)
+            follow = [reflex.after(velocity) for reflex in reflexes]
+            teacher = with_reflexes(act, np.where(velocity[:, :1, None] > 0, *follow))
+            taught = rng.random(n) < 1 - done / (_TEACHER * config.rounds)
+            window = student.watch(
+                robots, robots.pushed(pool, survivors, velocity), teacher, taught
+            )
+            survivors = take(window.rows, np.flatnonzero(window.upright))
+            loss = student.learn((done + 1) / config.rounds)
+            alone = window.upright[~taught]
+            tell(
+                {
+                    "stage": IMITATION,
+                    "iteration": done + 1,
+                    "recovered": float(alone.mean()) if len(alone) else None,
+                    "loss": loss,
+                }
+            )
+    return policy.arrays | student.arrays()
+
+
+class _Student:
+    """An actor that learns from what a teacher would have done.
+
+    Args:
+        policy: what it begins as.
+        rng: draws noise and minibatches.
+    """
+
+    def __init__(self, policy: Policy, rng: Generator):
+        self._rng = rng
+        self._normalization = policy.offset_and_scale
+        self._actor = network(policy.arrays, "actor")
+        self._optimizer = torch.optim.Adam(self._actor.parameters(), fused=True)
+        self._seen: list[Float32s] = []
+        self._told: list[Float32s] = []
+
+    def watch(self, robots: Robots, obs: Any, teacher: Choose, taught: NDArray[np.bool_]) -> Window:
+        """Run a window and remember what the teacher would have done in it.
+
+        Args:
+            robots: that were pushed.
+            obs: (n, 48) their observations.
+            teacher: what to learn.
+            taught: (n,) with whom the teacher itself acts.
+        """
+        seen = np.empty((WINDOW, *obs.shape), np.float32)
+        told = np.empty((WINDOW, len(obs), ACTIONS), np.float32)
+
+        def choose(obs: Any, step: int) -> Floats:
+            normalize(obs, *self._normalization, seen[step])
+            told[step] = np.clip(teacher(obs, step), -_MOST, _MOST)
+            with torch.inference_mode():
+                own = self._actor(torch.from_numpy(seen[step])).numpy()
+            noise = _NOISE * self._rng.standard_normal(own.shape)
+            actions: Floats = np.where(taught[:, None], told[step], own) + noise
+            return actions
+
+        window = robots.run(obs, choose)
+        self._seen.append(seen.reshape(-1, seen.shape[2]))
+        self._told.append(told.reshape(-1, ACTIONS))
+        return window
+
+    def learn(self, progress: float) -> float:
+        """Take a round's gradient steps and return the mean loss.
+
+        Args:
+            progress: share of the rounds that are over with this one.
+        """
+        first, last = _RATES
+        for group in self._optimizer.param_groups:
+            group["lr"] = first + progress * (last - first)
+        x, y = (torch.from_numpy(np.concatenate(all_)) for all_ in (self._seen, self._told))
+        recent = max(0, len(x) - _RECENT * len(self._seen[0]))
+        total = 0.0
+        for k in range(_GRADIENT_STEPS):
+            ids = torch.from_numpy(self._rng.integers(recent if k % 2 else 0, len(x), _MINIBATCH))
+            loss = (self._actor(x[ids]) - y[ids]).square().mean()
+            self._optimizer.zero_grad()
+            loss.backward()
+            self._optimizer.step()
+            total += loss.item()
+        return total / _GRADIENT_STEPS
+
+    def arrays(self) -> Arrays:
+        """Return the actor's weights, as a policy has them."""
+        weights = self._actor.state_dict()
+        return {f"actor.{name}": value.numpy() for name, value in weights.items()}
+
+
+def _pushes(rng: Generator, n: int) -> Floats:
+    """Return (n, 2) pushes, m/s: half strong and along the heading, half as episodes have them."""
+    strong = np.stack(
+        [
+            rng.choice([-1.0, 1.0], n) * rng.uniform(WEAKEST, PACES[1], n),
+            rng.uniform(-SIDEWAYS, SIDEWAYS, n),
+        ],
+        axis=1,
+    )
+    speed = rng.uniform(*MicroduckConfig().push_speed, n)
+    angle = rng.uniform(0, 2 * np.pi, n)
+    usual = np.stack([speed * np.cos(angle), speed * np.sin(angle)], axis=1)
+    return np.where(rng.random((n, 1)) < 0.5, strong, usual)

@@ -1,0 +1,156 @@
+"""Microducks that are pushed, and what comes of it, in windows of the same length.
+
+A robot stands, and a push comes in the window's first step. A robot that is upright at the end may
+go on into a later window.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from mujoco_vecenv.microduck.config import MicroduckConfig
+from mujoco_vecenv.microduck.layout import GRAVITY
+from mujoco_vecenv.train.evaluate import Act
+from mujoco_vecenv.vector.vec_env import VecEnv
+
+WINDOW: Final = 80
+"""Control steps from a push to the end of its window."""
+
+SEEDS: Final = 2_000_000_000
+"""Environments are seeded from here on, far from what training and evaluations use."""
+
+_UPRIGHT: Final = 0.9  # cosine of the tilt
+_STRIDE: Final = 5  # steps between the states that may be gone on from
+
+Floats = NDArray[np.float64]
+Rows = dict[str, NDArray[Any]]
+"""States of robots, as `VecEnv.get_state` returns them, without the header."""
+Tell = Callable[[dict[str, Any]], object]
+"""Is told of each iteration of a search and each round of imitation, as a line of the log."""
+Choose = Callable[[Any, int], NDArray[Any]]
+"""(n, 48) observations and the step in the window to (n, 14) actions."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What came of a window.
+
+    Attributes:
+        returns: (n,) sums of rewards.
+        upright: (n,) whether the robots are upright at its end.
+        rows: states from its course, one of each robot, from a step drawn for each.
+    """
+
+    returns: Floats
+    upright: NDArray[np.bool_]
+    rows: Rows
+
+
+class Robots:
+    """n robots that windows begin with, on threads.
+
+    Args:
+        config: the environments.
+        n: number of robots.
+        seed: of the first.
+        rng: draws from which step of a window its rows are.
+        threads: threads for the physics.
+    """
+
+    def __init__(self, config: MicroduckConfig, n: int, seed: int, rng: Generator, threads: int):
+        # Longer than a window by a step: no episode ends.
+        episodes = replace(config, episode_steps=WINDOW + 1, n_pushes=1)
+        self.n = n
+        self.envs = VecEnv(n, seed, threads=min(n, threads), **vars(episodes))
+        self._rng = rng
+
+    def close(self) -> None:
+        """End the threads."""
+        self.envs.close()
+
+    def standing(self, act: Act) -> Rows:
+        """Let the robots stand for a while, and return those states that are upright.
+
+        Raises:
+            ValueError: less than half of them are.
+        """
+        everyone = np.arange(self.n)
+        window = self.run(
+            self._push(self._rows(), everyone, np.zeros((self.n, 2))),
+            lambda obs, step: act(obs),
+            first=WINDOW // 4,
+        )
+        if window.upright.mean() < 0.5:
+            raise ValueError(
+                f"{1 - window.upright.mean():.0%} of the robots fall by themselves: this needs a "
+                "policy that stands, such as one of mjvec train --preset minute"
+            )
+        return take(window.rows, np.flatnonzero(window.upright))
+
+    def pushed(self, pool: Rows, survivors: Rows | None, velocity: Floats) -> Any:
+        """Push robots of both pools, half of them each, and return their observations.
+
+        Args:
+            pool: robots that nothing has happened to yet.
+            survivors: robots that were pushed before; None takes all from the other pool.
+            velocity: (n, 2) m/s, along the heading and to its left.
+        """
+        ids = self._rng.integers(0, len(pool["t"]), self.n)
+        rows = take(pool, ids)
+        if survivors is not None and len(survivors["t"]):
+            half = self.n // 2
+            again = self._rng.integers(0, len(survivors["t"]), half)
+            for name, array in take(survivors, again).items():
+                rows[name][:half] = array
+        return self._push(rows, np.arange(self.n), velocity)
+
+    def run(self, obs: Any, choose: Choose, first: int = WINDOW // 2) -> Window:
+        """Run a window.
+
+        Args:
+            obs: (n, 48) the first observations.
+            choose: what acts.
+            first: the earliest step that rows may be from.
+        """
+        returns = np.zeros(self.n)
+        # A few steps for all of them: each time costs a snapshot.
+        times = self._rng.choice(np.arange(first, WINDOW, _STRIDE), self.n)
+        rows: Rows = {}
+        for step in range(WINDOW):
+            obs, rewards, _, _ = self.envs.step(choose(obs, step))
+            returns += rewards
+            here = times == step
+            if here.any():
+                now = self._rows()
+                for name, array in now.items():
+                    rows.setdefault(name, np.empty_like(array))[here] = array[here]
+        upright = -obs[:, GRAVITY + 2] > _UPRIGHT
+        return Window(returns, upright, rows)
+
+    def _rows(self) -> Rows:
+        state = self.envs.get_state()
+        self._header = state.pop("header")
+        return state
+
+    def _push(self, rows: Rows, ids: NDArray[np.int64], velocity: Floats) -> Any:
+        rows = take(rows, ids)
+        w, x, y, z = rows["physics"][:, 4:8].T  # after the time: position, then quaternion
+        heading = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y**2 + z**2))
+        cos, sin = np.cos(heading), np.sin(heading)
+        along, left = velocity.T
+        rows["t"][:] = rows["next_push"][:] = rows["push_steps"][:] = 0
+        rows["push_velocity"][:, 0] = np.stack(
+            [cos * along - sin * left, sin * along + cos * left], 1
+        )
+        self.envs.set_state({"header": self._header, **rows})
+        obs: NDArray[np.float32] = self.envs.reset()
+        return obs
+
+
+def take(rows: Rows, ids: NDArray[np.int64]) -> Rows:
+    """Return the states of some robots, copied."""
+    return {name: array[ids] for name, array in rows.items()}
