@@ -99,6 +99,8 @@ def test_the_command(tmp_path, capsys):
     [
         ("--rollouts", "4", "rollouts must be 16 or more, got 4"),
         ("--rounds", "0", "rounds must be 1 or more, got 0"),
+        ("--threads", "1000", "threads=1000 is more than the "),
+        ("--tag", "", "--tag must not be empty"),
         ("--seed", "-1", "seed must be 0 or more, got -1"),
     ],
 )

@@ -19,6 +19,7 @@ from rich.table import Table
 from mujoco_vecenv import machine
 from mujoco_vecenv.archive import digest
 from mujoco_vecenv.checks import check_integer
+from mujoco_vecenv.engine.budget import choose_threads
 from mujoco_vecenv.microduck.config import SCENES, MicroduckConfig
 from mujoco_vecenv.microduck.rewards import REWARDS
 from mujoco_vecenv.tasks import MICRODUCK
@@ -429,9 +430,12 @@ def _write_scalars(writer: Any, line: Line) -> None:
 def _recover(options: argparse.Namespace) -> int:
     config = RecoverConfig(**{o.name: getattr(options, o.name) for o in fields(RecoverConfig)})
     check_integer("seed", options.seed, 0)
+    threads = choose_threads(config.rollouts, options.threads, False)
     standing = policy.Policy.load(options.policy)
+    if not options.tag:
+        raise ValueError("--tag must not be empty")
     folder = options.runs / options.tag
-    if not options.tag or (folder / policy.FILE).exists():
+    if (folder / policy.FILE).exists():
         raise FileExistsError(f"{folder} holds a policy already: choose another tag")
     try:
         from mujoco_vecenv.train import recover, reflexes, run
@@ -457,7 +461,7 @@ def _recover(options: argparse.Namespace) -> int:
                 share = "–" if line["recovered"] is None else f"{line['recovered']:.0%}"
                 say(f"{stage:>9} {done:>4} of {stages[stage]}  {share} of the pushes recovered")
 
-        learned = recover.recover(standing, config, options.seed, options.threads, tell)
+        learned = recover.recover(standing, config, options.seed, threads, tell)
     learned.save(folder / policy.FILE)
     say(f"wrote {folder / policy.FILE}")
     return 0

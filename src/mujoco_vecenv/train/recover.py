@@ -27,7 +27,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from mujoco_vecenv.archive import Arrays
-from mujoco_vecenv.engine.budget import choose_threads
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.layout import ACTIONS
 from mujoco_vecenv.tasks import MICRODUCK
@@ -72,9 +71,7 @@ def steps(config: RecoverConfig) -> int:
     return (searches + 1 + config.rounds) * WINDOW * config.rollouts
 
 
-def recover(
-    policy: Policy, config: RecoverConfig, seed: int, threads: int | None, tell: Tell
-) -> Policy:
+def recover(policy: Policy, config: RecoverConfig, seed: int, threads: int, tell: Tell) -> Policy:
     """Return a policy that does what `policy` does, and recovers from stronger pushes.
 
     Call within `torch_threads(1)`. The result depends on all arguments but `threads` and `tell`.
@@ -83,19 +80,17 @@ def recover(
         policy: one that stands.
         config: how long to search and to imitate.
         seed: of everything drawn.
-        threads: threads for the physics; None is one per usable CPU.
+        threads: threads for the physics.
         tell: told of what was reached.
 
     Raises:
-        ValueError: the policy does not stand, or is for another task, or there are not so many
-            threads.
+        ValueError: the policy does not stand, or is for another task.
     """
     environments = policy.config
     if not isinstance(environments, MicroduckConfig):
         raise ValueError(
             f"only {MICRODUCK} is pushed, and this is a policy for {environments.task}"
         )
-    threads = choose_threads(config.rollouts, threads, False)
     given_up = Event()
 
     def go_on(line: dict[str, Any]) -> None:

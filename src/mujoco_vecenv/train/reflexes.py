@@ -35,6 +35,7 @@ _WHOLE, _MIDDLE, _REACH = 0.32, 0.38, 0.07  # m/s: fully there; the unit of the 
 _FEATURES: Final = 4
 _FIRST_SPREAD: Final = np.array([0.8, 0.32, 0.32, 0.2])  # by feature, in units of action
 _WIDENED: Final = np.array([0.35, 0.25, 0.25, 0.25])  # half way, for what was narrowed too early
+_EASY: Final = (25, 30)  # steps that robots have stood in the first half of a search
 _LEAST_SPREAD: Final = 0.1
 _ELITE: Final = 1 / 6  # of the rollouts
 _SMOOTHING: Final = 0.7  # share of the new mean and spread in the next iteration's
@@ -108,9 +109,10 @@ def search(
     spread = np.broadcast_to(_FIRST_SPREAD[:, None], mean.shape)
     survivors = None
     with closing(Robots(environments, n, SEEDS + n * which, rng, threads)) as robots:
-        pool = robots.standing(act)
+        pool = robots.standing(act, *_EASY)
         for iteration in range(1, config.iterations + 1):
             if iteration == config.iterations // 2:
+                pool = robots.standing(act)
                 spread = np.maximum(spread, _WIDENED[:, None])
             velocity = np.stack(
                 [sign * rng.uniform(*PACES, n), rng.uniform(-SIDEWAYS, SIDEWAYS, n)], axis=1

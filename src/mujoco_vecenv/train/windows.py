@@ -4,7 +4,7 @@ A robot stands, and a push comes in the window's first step. A robot that is upr
 go on into a later window.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -72,8 +72,13 @@ class Robots:
         """End the threads."""
         self.envs.close()
 
-    def standing(self, act: Act) -> Rows:
-        """Let the robots stand for a while, and return those states that are upright.
+    def standing(self, act: Act, first: int = WINDOW // 4, last: int = WINDOW) -> Rows:
+        """Let the robots stand for a window, and return states of those that are upright then.
+
+        Args:
+            act: the policy.
+            first: the earliest step that states are from.
+            last: the step that none of them reach.
 
         Raises:
             ValueError: less than half of them are.
@@ -82,7 +87,7 @@ class Robots:
         window = self.run(
             self._push(self._rows(), everyone, np.zeros((self.n, 2))),
             lambda obs, step: act(obs),
-            first=WINDOW // 4,
+            range(first, last, _STRIDE),
         )
         if window.upright.mean() < 0.5:
             raise ValueError(
@@ -108,22 +113,23 @@ class Robots:
                 rows[name][:half] = array
         return self._push(rows, np.arange(self.n), velocity)
 
-    def run(self, obs: Any, choose: Choose, first: int = WINDOW // 2) -> Window:
+    def run(
+        self, obs: Any, choose: Choose, times: Sequence[int] = range(WINDOW // 2, WINDOW, _STRIDE)
+    ) -> Window:
         """Run a window.
 
         Args:
             obs: (n, 48) the first observations.
             choose: what acts.
-            first: the earliest step that rows may be from.
+            times: steps that rows may be from; each costs a snapshot.
         """
         returns = np.zeros(self.n)
-        # A few steps for all of them: each time costs a snapshot.
-        times = self._rng.choice(np.arange(first, WINDOW, _STRIDE), self.n)
+        of_each = self._rng.choice(times, self.n)
         rows: Rows = {}
         for step in range(WINDOW):
             obs, rewards, _, _ = self.envs.step(choose(obs, step))
             returns += rewards
-            here = times == step
+            here = of_each == step
             if here.any():
                 now = self._rows()
                 for name, array in now.items():
