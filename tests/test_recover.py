@@ -74,7 +74,7 @@ def test_the_same_policy_on_any_number_of_threads():
     standing = Policy.load(STANDING)
     changed = {name for name, array in one.arrays.items() if (array != standing.arrays[name]).any()}
     assert changed == {f"actor.{k}.{part}" for k in "024" for part in ("weight", "bias")}
-    assert one.header["steps"] == standing.header["steps"] + (2 * 3 + 1 + 2) * 80 * 16
+    assert one.header["steps"] == standing.header["steps"] + (2 * 4 + 1 + 2) * 80 * 16
     stages = {stage: [x["iteration"] for x in lines if x["stage"] == stage] for stage in STAGES}
     assert stages == {stage: [1, 2] for stage in STAGES}
 

@@ -67,7 +67,7 @@ _RECENT: Final = 5  # rounds from which every second minibatch is drawn
 
 def steps(config: RecoverConfig) -> int:
     """Return the environment steps that it takes."""
-    searches = len(DIRECTIONS) * (1 + config.iterations)  # first a window in which robots stand
+    searches = len(DIRECTIONS) * (2 + config.iterations)  # in two windows robots stand
     return (searches + 1 + config.rounds) * WINDOW * config.rollouts
 
 
