@@ -66,6 +66,19 @@ def test_pushes_follow_the_headings():
     robots.close()
 
 
+def test_new_robots_stand_wherever_the_old_ones_lie():
+    act = Policy.load(STANDING).actor()
+    rng = np.random.default_rng(0)
+    robots = windows.Robots(MicroduckConfig(reward="v2"), 16, 5, rng, 1)
+    before = robots.standing(act, 25, 30)
+    velocity = np.tile([1.0, 0.0], (16, 1))
+    window = robots.run(robots.pushed(before, None, velocity), lambda obs, step: act(obs))
+    assert not window.upright.any()
+    after = robots.standing(act, 25, 30)
+    assert digest(before) == digest(after)
+    robots.close()
+
+
 def test_the_same_policy_on_any_number_of_threads():
     lines = []
     one, other = learned(tell=lines.append), learned(threads=2)

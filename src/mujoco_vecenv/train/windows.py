@@ -65,6 +65,7 @@ class Robots:
         # Longer than a window by a step: no episode ends.
         episodes = replace(config, episode_steps=WINDOW + 1, n_pushes=1)
         self.n = n
+        self._seed = seed
         self.envs = VecEnv(n, seed, threads=min(n, threads), **vars(episodes))
         self._rng = rng
 
@@ -73,7 +74,7 @@ class Robots:
         self.envs.close()
 
     def standing(self, act: Act, first: int = WINDOW // 4, last: int = WINDOW) -> Rows:
-        """Let the robots stand for a window, and return states of those that are upright then.
+        """Let new robots stand for a window, and return states of those that are upright then.
 
         Args:
             act: the policy.
@@ -83,6 +84,7 @@ class Robots:
         Raises:
             ValueError: less than half of them are.
         """
+        self.envs.reset(self._seed)
         everyone = np.arange(self.n)
         window = self.run(
             self._push(self._rows(), everyone, np.zeros((self.n, 2))),
