@@ -12,12 +12,14 @@ from mujoco_vecenv.train.config import PRESETS
 def test_contract_prints_and_records(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(contract, "CASES", contract.CASES[:2])
     file = tmp_path / "contract.json"
-    assert cli.main(["contract", "--episodes", "1", "--json", str(file)]) == 0
+    arguments = ["contract", "--episodes", "1", "--json", str(file)]
+    monkeypatch.setattr("sys.argv", ["/usr/bin/mjvec", *arguments])
+    assert cli.main(arguments) == 0
     out = capsys.readouterr().out
     assert "Equal to the last bit." in out
     assert "mujoco  4" in out
     result = json.loads(file.read_text())
-    assert result["command"].startswith("mjvec ")
+    assert result["command"] == f"mjvec contract --episodes 1 --json {file}"
     assert result["equal"] is True
     assert result["total"]["episodes"] == 4
     assert result["total"]["identical"] == result["total"]["observations"] == 1006
