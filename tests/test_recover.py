@@ -53,7 +53,7 @@ def test_pushes_follow_the_headings():
     rows["physics"][:, 4:8] = 0
     rows["physics"][:, 4], rows["physics"][:, 7] = np.cos(headings / 2), np.sin(headings / 2)
     robots._rows()
-    robots._push(rows, np.arange(4), np.tile([0.3, 0.1], (4, 1)))
+    robots._push(rows, np.tile([0.3, 0.1], (4, 1)))
     pushed = robots.envs.get_state()
     cos, sin = np.cos(headings), np.sin(headings)
     expected = np.stack([0.3 * cos - 0.1 * sin, 0.3 * sin + 0.1 * cos], axis=1)

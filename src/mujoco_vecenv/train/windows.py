@@ -85,9 +85,8 @@ class Robots:
             ValueError: less than half of them are.
         """
         self.envs.reset(self._seed)
-        everyone = np.arange(self.n)
         window = self.run(
-            self._push(self._rows(), everyone, np.zeros((self.n, 2))),
+            self._push(self._rows(), np.zeros((self.n, 2))),
             lambda obs, step: act(obs),
             range(first, last, _STRIDE),
         )
@@ -113,7 +112,7 @@ class Robots:
             again = self._rng.integers(0, len(survivors["t"]), half)
             for name, array in take(survivors, again).items():
                 rows[name][:half] = array
-        return self._push(rows, np.arange(self.n), velocity)
+        return self._push(rows, velocity)
 
     def run(
         self, obs: Any, choose: Choose, times: Sequence[int] = range(WINDOW // 2, WINDOW, _STRIDE)
@@ -144,8 +143,8 @@ class Robots:
         self._header = state.pop("header")
         return state
 
-    def _push(self, rows: Rows, ids: NDArray[np.int64], velocity: Floats) -> Any:
-        rows = take(rows, ids)
+    def _push(self, rows: Rows, velocity: Floats) -> Any:
+        """Put the robots into states, pushed in their next step; write the pushes into the rows."""
         w, x, y, z = rows["physics"][:, 4:8].T  # after the time: position, then quaternion
         heading = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y**2 + z**2))
         cos, sin = np.cos(heading), np.sin(heading)
