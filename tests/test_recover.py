@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mujoco_vecenv import MicroduckConfig
+from mujoco_vecenv import MicroduckConfig, VecEnv
 from mujoco_vecenv.archive import digest
 from mujoco_vecenv.cli import main
 from mujoco_vecenv.train import recover, reflexes, windows
@@ -92,6 +92,22 @@ def test_the_same_policy_on_any_number_of_threads():
     assert stages == {stage: [1, 2] for stage in STAGES}
 
 
+def test_what_was_learned_takes_a_push_that_felled_it():
+    upright = {}
+    for name in ("minute", "steady-0"):
+        act = Policy.load(STANDING.parents[1] / name).actor()
+        with VecEnv(16, seed=900_000, reward="v2", episode_steps=151, n_pushes=1) as envs:
+            episodes = envs.record()
+            for episode in episodes:
+                episode.push_steps[:], episode.push_velocity[:] = 40, [0.4, 0.0]
+            obs = envs.reset(episodes=episodes)
+            for _ in range(150):
+                obs, _, _, _ = envs.step(act(obs))
+        upright[name] = (-obs[:, 47] > 0.9).sum()
+    assert upright["minute"] <= 2
+    assert upright["steady-0"] >= 14
+
+
 def test_the_command(tmp_path, capsys):
     short = ["--rollouts", "16", "--iterations", "1", "--rounds", "1"]
     command = ["recover", str(STANDING), *short, "--runs", str(tmp_path), "--tag", "steady"]
@@ -100,6 +116,8 @@ def test_the_command(tmp_path, capsys):
     lines = [json.loads(line) for line in (folder / "recover.jsonl").read_text().splitlines()]
     assert sorted(line["stage"] for line in lines) == sorted(STAGES)
     policy = Policy.load(folder)
+    standing = Policy.load(STANDING).header["steps"]
+    assert policy.header["steps"] == standing + (2 * 3 + 1 + 1) * 80 * 16
     assert policy.header["recover"] == {"rollouts": 16, "iterations": 1, "rounds": 1, "seed": 0}
     assert main(["eval", str(folder), "--episodes", "1", "--seeds", "1"]) == 0
     capsys.readouterr()

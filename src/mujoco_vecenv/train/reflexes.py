@@ -108,10 +108,11 @@ def search(
     mean = np.zeros((KNOTS, _FEATURES, ACTIONS))
     spread = np.broadcast_to(_FIRST_SPREAD[:, None], mean.shape)
     survivors = None
+    half = max(1, config.iterations // 2)
     with closing(Robots(environments, n, SEEDS + n * which, rng, threads)) as robots:
         pool = robots.standing(act, *_EASY)
         for iteration in range(1, config.iterations + 1):
-            if iteration == config.iterations // 2:
+            if iteration == half:
                 pool = robots.standing(act)
                 spread = np.maximum(spread, _WIDENED[:, None])
             velocity = np.stack(
@@ -122,7 +123,7 @@ def search(
             window = robots.run(
                 robots.pushed(pool, survivors, velocity), with_reflexes(act, reflexes)
             )
-            if iteration >= config.iterations // 2:  # before that, few and by luck
+            if iteration >= half:  # before that, few and by luck
                 survivors = take(window.rows, np.flatnonzero(window.upright))
             best = np.argsort(-_beyond(window.returns, velocity), kind="stable")
             best = best[: max(2, int(n * _ELITE))]
