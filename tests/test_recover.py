@@ -1,6 +1,10 @@
 """Search and imitation: what recovers from strong pushes."""
 
 import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +14,11 @@ from mujoco_vecenv import MicroduckConfig, VecEnv
 from mujoco_vecenv.archive import digest
 from mujoco_vecenv.cli import main
 from mujoco_vecenv.train import recover, reflexes, windows
-from mujoco_vecenv.train.config import RecoverConfig
+from mujoco_vecenv.train.config import PRESETS, PPOConfig, RecoverConfig
+from mujoco_vecenv.train.folder import RunConfig
 from mujoco_vecenv.train.policy import Policy
-from mujoco_vecenv.train.run import torch_threads
+from mujoco_vecenv.train.ppo import network
+from mujoco_vecenv.train.run import Run, torch_threads
 
 STANDING = Path(__file__).parents[1] / "results/training/minute/policy.npz"
 STAGES = ("forward", "backward", "imitation")
@@ -46,7 +52,7 @@ def test_weak_pushes_and_those_from_the_side_need_no_reflex():
 
 def test_pushes_follow_the_headings():
     rng = np.random.default_rng(0)
-    robots = windows.Robots(MicroduckConfig(reward="v2"), 4, 0, rng, 1)
+    robots = windows.Robots(MicroduckConfig(reward="v2"), 4, 0, 80, rng, 1)
     state = robots.envs.get_state()
     rows = {name: array for name, array in state.items() if name != "header"}
     headings = np.array([0.0, 0.5, -2.0, 3.0])
@@ -69,13 +75,28 @@ def test_pushes_follow_the_headings():
 def test_new_robots_stand_wherever_the_old_ones_lie():
     act = Policy.load(STANDING).actor()
     rng = np.random.default_rng(0)
-    robots = windows.Robots(MicroduckConfig(reward="v2"), 16, 5, rng, 1)
-    before = robots.standing(act, 25, 30)
+    robots = windows.Robots(MicroduckConfig(reward="v2"), 16, 5, 64, rng, 1)
+    before = robots.standing(act, [25])
     velocity = np.tile([1.0, 0.0], (16, 1))
     window = robots.run(robots.pushed(before, None, velocity), lambda obs, step: act(obs))
     assert not window.upright.any()
-    after = robots.standing(act, 25, 30)
+    assert window.rows == {}
+    after = robots.standing(act, [25])
     assert digest(before) == digest(after)
+    robots.close()
+
+
+def test_every_second_robot_has_been_pushed_before():
+    act = Policy.load(STANDING).actor()
+    robots = windows.Robots(MicroduckConfig(), 6, 5, 30, np.random.default_rng(0), 1)
+    pool = robots.standing(act, [10, 20])
+    assert sorted(set(pool["physics"][:, 0].round(2))) == [11 * 0.02, 21 * 0.02]
+    for name, array in (again := windows.take(pool, np.array([0]))).items():
+        assert array.shape == pool[name][:1].shape
+    again["physics"][:, 0] = 99.0
+    robots.pushed(pool, again, np.zeros((6, 2)))
+    times = robots.envs.get_state()["physics"][:, 0]
+    assert (times == 99.0).tolist() == [False, True] * 3
     robots.close()
 
 
@@ -87,7 +108,7 @@ def test_the_same_policy_on_any_number_of_threads():
     standing = Policy.load(STANDING)
     changed = {name for name, array in one.arrays.items() if (array != standing.arrays[name]).any()}
     assert changed == {f"actor.{k}.{part}" for k in "024" for part in ("weight", "bias")}
-    assert one.header["steps"] == standing.header["steps"] + (2 * 4 + 1 + 2) * 80 * 16
+    assert one.header["steps"] == standing.header["steps"] + (2 * 4 * 64 + 3 * 96) * 16
     stages = {stage: [x["iteration"] for x in lines if x["stage"] == stage] for stage in STAGES}
     assert stages == {stage: [1, 2] for stage in STAGES}
 
@@ -117,8 +138,8 @@ def test_the_command(tmp_path, capsys):
     assert sorted(line["stage"] for line in lines) == sorted(STAGES)
     policy = Policy.load(folder)
     standing = Policy.load(STANDING).header["steps"]
-    assert policy.header["steps"] == standing + (2 * 3 + 1 + 1) * 80 * 16
-    assert policy.header["recover"] == {"rollouts": 16, "iterations": 1, "rounds": 1, "seed": 0}
+    assert policy.header["steps"] == standing + (2 * 3 * 64 + 2 * 96) * 16
+    assert policy.header["recovered"] == {"rollouts": 16, "iterations": 1, "rounds": 1, "seed": 0}
     assert main(["eval", str(folder), "--episodes", "1", "--seeds", "1"]) == 0
     capsys.readouterr()
     assert main(command) == 2
@@ -155,3 +176,71 @@ def test_only_the_microduck_is_pushed():
     other = Policy(standing.arrays, header | {"task": "Hopper-v5", "options": {}})
     with pytest.raises(ValueError, match=r"only Microduck-v0 is pushed, .* for Hopper-v5"):
         recover.recover(other, SHORT, 0, 1, lambda line: None)
+
+
+def a_run_that_stands(runs):
+    """Make the folder of a run of preset steady whose PPO is done and has left a policy."""
+    standing = Policy.load(STANDING)
+    preset = PRESETS["steady"]
+    ppo = PPOConfig(**preset.ppo | {"total_steps": 4096})
+    config = RunConfig(ppo, MicroduckConfig(reward="v2", **preset.env), 3, SHORT)
+    with torch_threads(1), Run(config, runs / "steady") as run:
+        run.update()
+        run.ppo.actor.load_state_dict(network(standing.arrays, "actor").state_dict())
+        for name in ("mean", "squares"):
+            setattr(run.ppo.normalizer, name, standing.arrays[f"normalizer.{name}"])
+        run.ppo.normalizer.count = int(standing.arrays["normalizer.count"])
+        run.checkpoint()
+        return run.policy()
+
+
+def test_training_with_the_preset_goes_on_to_recover(tmp_path, capsys):
+    standing = a_run_that_stands(tmp_path)
+    folder = tmp_path / "steady"
+    assert "recovered" not in Policy.load(folder).header
+    resume = ["train", "--resume", "--runs", str(tmp_path), "--tag", "steady"]
+    assert main([*resume, "--threads", "1"]) == 0
+    learned = Policy.load(folder)
+    assert learned.header["recovered"] == {**asdict(SHORT), "seed": 3}
+    assert learned.header["steps"] == 4096 + recover.steps(SHORT)
+    with torch_threads(1):
+        again = recover.recover(standing, SHORT, 3, 2, lambda line: None)
+    assert digest(learned.arrays) == digest(again.arrays)
+    assert len((folder / "recover.jsonl").read_text().splitlines()) == 6
+    written = (folder / "policy.npz").read_bytes()
+    capsys.readouterr()
+    assert main(resume) == 0
+    assert "steady holds the policy that recovers" in capsys.readouterr().out
+    assert (folder / "policy.npz").read_bytes() == written
+
+
+def test_killed_while_it_learns_to_recover(tmp_path):
+    standing = a_run_that_stands(tmp_path)
+    resume = ["train", "--resume", "--runs", str(tmp_path), "--tag", "steady"]
+    log = tmp_path / "steady" / "recover.jsonl"
+    with subprocess.Popen([sys.executable, "-m", "mujoco_vecenv", *resume]) as process:
+        while not (log.exists() and log.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    assert digest(Policy.load(tmp_path / "steady").arrays) == digest(standing.arrays)
+    assert main(resume) == 0
+    with torch_threads(1):
+        whole = recover.recover(standing, SHORT, 3, 1, lambda line: None)
+    assert digest(Policy.load(tmp_path / "steady").arrays) == digest(whole.arrays)
+
+
+def test_robots_are_pushed_when_they_are_most_alike():
+    envs = MicroduckConfig(reward="v2")
+    robots = windows.Robots(envs, 32, 5, reflexes.SETTLED, np.random.default_rng(0), 1)
+    act = Policy.load(STANDING).actor()
+    bias = np.random.default_rng(1).uniform(-0.5, 0.5, (32, 14)) * np.repeat([1, 0], [5, 9])
+    calls = 0
+
+    def unlike_until_step_40(obs):
+        nonlocal calls
+        calls += 1
+        return act(obs) + (bias if calls <= 40 or calls > 52 else 0)
+
+    assert reflexes._most_alike(robots, unlike_until_step_40) in (45, 50)
+    robots.close()

@@ -218,7 +218,10 @@ def _train(options: argparse.Namespace) -> int:
             if preset.env:
                 raise ValueError(f"--preset {given['preset']} is for {MICRODUCK}, not for {task}")
         config = RunConfig(
-            PPOConfig(**preset.ppo | changes), _environments(begin, given), given.get("seed", 0)
+            PPOConfig(**preset.ppo | changes),
+            _environments(begin, given),
+            given.get("seed", 0),
+            preset.recover,
         )
     try:
         from mujoco_vecenv.train import run, verify
@@ -230,9 +233,24 @@ def _train(options: argparse.Namespace) -> int:
         begun = 0 if checkpoint is None else int(checkpoint.arrays["steps_done"])
         if begun >= config.ppo.total_steps and given.get("resume") is not None:
             raise ValueError(f"{given['resume']} has done its {begun:,} steps: {_MORE}")
+        total = config.ppo.total_steps
+        only_recover = config.recover is not None and begun >= total
+        if only_recover and _has_recovered(folder):
+            say(f"{folder} holds the policy that recovers: {_MORE}")
+            return 0
         with run.Run(config, folder, backend, threads, checkpoint) as training:
             writer = _tensorboard(folder, begun) if "tensorboard" in given else None
-            return _go(training, given.get("chunk_steps"), writer)
+            code = 0 if only_recover else _go(training, given.get("chunk_steps"), writer)
+            if code == 0 and config.recover is not None and training.ppo.steps_done >= total:
+                _teach(training.policy(), config.recover, config.seed, threads, folder)
+            return code
+
+
+def _has_recovered(folder: Path) -> bool:
+    try:
+        return policy.RECOVERED in policy.Policy.load(folder).header
+    except (OSError, ValueError):
+        return False
 
 
 def _environments(begin: EnvConfig, given: dict[str, Any]) -> EnvConfig:
@@ -430,7 +448,7 @@ def _write_scalars(writer: Any, line: Line) -> None:
 def _recover(options: argparse.Namespace) -> int:
     config = RecoverConfig(**{o.name: getattr(options, o.name) for o in fields(RecoverConfig)})
     check_integer("seed", options.seed, 0)
-    threads = choose_threads(config.rollouts, options.threads, False)
+    choose_threads(config.rollouts, options.threads, False)
     standing = policy.Policy.load(options.policy)
     if not options.tag:
         raise ValueError("--tag must not be empty")
@@ -438,18 +456,26 @@ def _recover(options: argparse.Namespace) -> int:
     if (folder / policy.FILE).exists():
         raise FileExistsError(f"{folder} holds a policy already: choose another tag")
     try:
-        from mujoco_vecenv.train import recover, reflexes, run
+        from mujoco_vecenv.train import run
     except ImportError as error:
         raise ImportError(_NEEDS_TORCH.format(error)) from error
-    stages = {stage: config.iterations for stage in reflexes.DIRECTIONS} | {
-        recover.IMITATION: config.rounds
-    }
     folder.mkdir(parents=True, exist_ok=True)
-    say(f"{folder}: {options.policy}, {recover.steps(config):,} steps in all, seed {options.seed}")
+    with run.torch_threads(1):
+        _teach(standing, config, options.seed, options.threads, folder)
+    return 0
+
+
+def _teach(
+    standing: policy.Policy, config: RecoverConfig, seed: int, threads: int | None, folder: Path
+) -> None:
+    """Teach a policy to recover, and write it and the log into a folder."""
+    from mujoco_vecenv.train import recover
+
+    stages = recover.stages(config)
+    say(f"{folder}: learning to recover, {recover.steps(config):,} steps in all, seed {seed}")
     with (
         open(folder / RECOVERY, "w", buffering=1) as log,
-        progress_bar("of the search and the imitation") as progress,
-        run.torch_threads(1),
+        progress_bar("of each stage") as progress,
     ):
         bars = {stage: progress.add_task(stage, total=total) for stage, total in stages.items()}
 
@@ -461,10 +487,10 @@ def _recover(options: argparse.Namespace) -> int:
                 share = "–" if line["recovered"] is None else f"{line['recovered']:.0%}"
                 say(f"{stage:>9} {done:>4} of {stages[stage]}  {share} of the pushes recovered")
 
-        learned = recover.recover(standing, config, options.seed, threads, tell)
+        share = choose_threads(config.rollouts, threads, False)
+        learned = recover.recover(standing, config, seed, share, tell)
     learned.save(folder / policy.FILE)
     say(f"wrote {folder / policy.FILE}")
-    return 0
 
 
 def _eval(options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """What a training run can be told."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mujoco_vecenv.checks import check_integer, check_number
@@ -99,8 +99,8 @@ class RecoverConfig:
     """
 
     rollouts: int = _option(256, "robots that are pushed at once")
-    iterations: int = _option(130, "iterations of each search, forward and backward")
-    rounds: int = _option(50, "rounds of imitation")
+    iterations: int = _option(200, "iterations of the search, forward and backward")
+    rounds: int = _option(30, "rounds of imitation")
 
     def __post_init__(self) -> None:
         for name, least in (("rollouts", 16), ("iterations", 1), ("rounds", 1)):
@@ -116,27 +116,36 @@ class Preset:
         ppo: the values in which the algorithm differs from PPOConfig's defaults.
         env: the values in which the environments differ from MicroduckConfig's. A preset that has
             some is for the Microduck alone.
+        recover: how the policy learns to recover from stronger pushes afterwards.
     """
 
     doc: str
     ppo: dict[str, Any]
     env: dict[str, Any]
+    recover: RecoverConfig | None = None
 
+
+_MINUTE: Final = Preset(
+    "stands within a minute on two cores",
+    {
+        "n": 64,
+        "steps": 64,
+        "target_kl": 0.02,
+        "reward_scale": 0.1,
+        "initial_log_std": -1.0,
+        "noise_correlation": 0.8,
+        "total_steps": 300_000,
+    },
+    {"episode_steps": 75, "n_pushes": 1},
+)
 
 PRESETS: Final = {
     "default": Preset("PPOConfig as it is", {}, {}),
-    "minute": Preset(
-        "stands within a minute on two cores",
-        {
-            "n": 64,
-            "steps": 64,
-            "target_kl": 0.02,
-            "reward_scale": 0.1,
-            "initial_log_std": -1.0,
-            "noise_correlation": 0.8,
-            "total_steps": 300_000,
-        },
-        {"episode_steps": 75, "n_pushes": 1},
+    "minute": _MINUTE,
+    "steady": replace(
+        _MINUTE,
+        doc="minute, then what mjvec recover does: it steps where a push asks for it",
+        recover=RecoverConfig(),
     ),
     "stand": Preset(
         "longer, with stronger pushes and wider first poses",

@@ -5,8 +5,9 @@ It holds
 - `log.jsonl`: a line of JSON per update; everything that depends on the clock is under `time`;
 - `checkpoint.npz`: all that decides how the run goes on, and `checkpoint.previous.npz`, the one
   before;
-- `policy.npz`: the policy as of the last checkpoint, see Policy;
-- `curve.png`: the log as a plot.
+- `policy.npz`: the policy as of the last checkpoint, or the one that recovers, see Policy;
+- `curve.png`: the log as a plot;
+- `recover.jsonl`: of one that recovers, a line of JSON per iteration, round and update.
 """
 
 import json
@@ -22,7 +23,7 @@ import numpy as np
 
 from mujoco_vecenv import archive
 from mujoco_vecenv.checks import check_integer
-from mujoco_vecenv.train.config import PPOConfig
+from mujoco_vecenv.train.config import PPOConfig, RecoverConfig
 from mujoco_vecenv.train.environments import (
     EnvConfig,
     environments_from_plain,
@@ -41,7 +42,6 @@ LOG: Final = "log.jsonl"
 _NEXT: Final = "checkpoint.next.npz"  # whole, but not renamed yet
 CURVE: Final = "curve.png"
 RECOVERY: Final = "recover.jsonl"
-"""Log of `mjvec recover`: a line of JSON per iteration and round."""
 
 _FORMAT: Final = "mujoco-vecenv checkpoint"
 _VERSION: Final = 1
@@ -60,18 +60,21 @@ class RunConfig:
         ppo: the algorithm.
         env: the environments.
         seed: of everything that is drawn, 0 to 2**32 - 1.
+        recover: what follows once PPO has done its steps, see recover.recover; None for nothing.
     """
 
     ppo: PPOConfig
     env: EnvConfig
     seed: int = 0
+    recover: RecoverConfig | None = None
 
     def __post_init__(self) -> None:
         check_integer("seed", self.seed, 0, 2**32 - 1)
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON's values."""
-        return {"ppo": asdict(self.ppo), **plain_environments(self.env), "seed": self.seed}
+        plain = {"ppo": asdict(self.ppo), **plain_environments(self.env), "seed": self.seed}
+        return plain if self.recover is None else plain | {"recover": asdict(self.recover)}
 
     def changed(self, changes: Mapping[str, Any]) -> "RunConfig":
         """Return it with some of PPO's values changed, as a resumed run may.
@@ -251,7 +254,13 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def _config(header: Mapping[str, Any]) -> RunConfig:
-    return RunConfig(PPOConfig(**header["ppo"]), environments_from_plain(header), header["seed"])
+    recover = header.get("recover")
+    return RunConfig(
+        PPOConfig(**header["ppo"]),
+        environments_from_plain(header),
+        header["seed"],
+        None if recover is None else RecoverConfig(**recover),
+    )
 
 
 def read_log(folder: Path) -> list[Line]:

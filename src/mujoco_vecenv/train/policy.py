@@ -29,6 +29,8 @@ from mujoco_vecenv.train.environments import (
 
 FILE: Final = "policy.npz"
 """Name of the policy in a run's folder."""
+RECOVERED: Final = "recovered"
+"""What the header of a policy that was taught to recover says so with."""
 CLIP: Final = 10.0
 """Normalised observations are clipped to this many standard deviations."""
 LAYERS: Final = ("0", "2", "4")
@@ -88,7 +90,7 @@ class Policy:
             `actor.K.bias` for K in LAYERS, likewise `critic`; `log_std`. Of other tasks than the
             Microduck's also `action.low` and `action.high`, the limits of actions.
         header: the environments, `config` or `task` and `options`; `ppo` of the algorithm, `seed`,
-            `steps` of training.
+            `steps` of training; of one that was taught to recover, RECOVERED and with what.
     """
 
     arrays: archive.Arrays

@@ -6,19 +6,17 @@ depends on the push, which the robot cannot see; so a policy is then taught to d
 it observes, in the states that it gets into itself.
 
 - A `Reflex` is added to the standing policy's actions after a push. The cross-entropy method looks
-  for one against pushes from behind and for one against pushes from ahead: it tries random ones
-  around the best so far, and moves to the mean of those with the highest returns.
+  for one against pushes from behind and for one against pushes from ahead.
 - Imitation is DAgger (Ross et al., https://arxiv.org/abs/1011.0686): the policy acts, the standing
   policy with its reflex says what it would have done, and the policy learns that.
 
-Both work on windows: a robot that stands, a push in the first step, and what comes of it.
+Both work on windows: a robot that stands, a push in the first step, and what comes of it. Half of
+imitation's robots have recovered from a push before, and in the end half of the search's.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict
-from threading import Event
 from typing import Any, Final
 
 import numpy as np
@@ -31,11 +29,12 @@ from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.layout import ACTIONS
 from mujoco_vecenv.tasks import MICRODUCK
 from mujoco_vecenv.train.config import RecoverConfig
-from mujoco_vecenv.train.policy import Float32s, Policy
+from mujoco_vecenv.train.policy import RECOVERED, Float32s, Policy
 from mujoco_vecenv.train.ppo import network, normalize
 from mujoco_vecenv.train.reflexes import (
     DIRECTIONS,
     PACES,
+    SETTLED,
     SIDEWAYS,
     WEAKEST,
     Reflex,
@@ -44,7 +43,6 @@ from mujoco_vecenv.train.reflexes import (
 )
 from mujoco_vecenv.train.windows import (
     SEEDS,
-    WINDOW,
     Choose,
     Floats,
     Robots,
@@ -56,6 +54,9 @@ from mujoco_vecenv.train.windows import (
 IMITATION: Final = "imitation"
 """The stage after the searches, as the log calls it."""
 
+_WINDOW: Final = 96  # control steps from a push to the end of its window of imitation
+_STOOD: Final = range(25, 95, 5)  # control steps that its robots have stood
+_AGAIN: Final = range(64, _WINDOW, 8)  # steps since a push at which the next may come
 _NOISE: Final = 0.05  # on the actions of imitation's rollouts, in units of action
 _MOST: Final = 1.6  # what is imitated lies within this; environments clip to 1
 _MINIBATCH: Final = 1024
@@ -65,10 +66,17 @@ _TEACHER: Final = 0.3  # share of the rounds in which the teacher acts too, ever
 _RECENT: Final = 5  # rounds from which every second minibatch is drawn
 
 
+def stages(config: RecoverConfig) -> dict[str, int]:
+    """Return the log's stages, in order, and the iterations of each."""
+    return dict.fromkeys(DIRECTIONS, config.iterations) | {IMITATION: config.rounds}
+
+
 def steps(config: RecoverConfig) -> int:
     """Return the environment steps that it takes."""
-    searches = len(DIRECTIONS) * (2 + config.iterations)  # in two windows robots stand
-    return (searches + 1 + config.rounds) * WINDOW * config.rollouts
+    # In two windows before the search and in one before imitation, the robots stand.
+    searches = len(DIRECTIONS) * (2 + config.iterations) * SETTLED
+    imitation = (1 + config.rounds) * _WINDOW
+    return (searches + imitation) * config.rollouts
 
 
 def recover(policy: Policy, config: RecoverConfig, seed: int, threads: int, tell: Tell) -> Policy:
@@ -91,29 +99,11 @@ def recover(policy: Policy, config: RecoverConfig, seed: int, threads: int, tell
         raise ValueError(
             f"only {MICRODUCK} is pushed, and this is a policy for {environments.task}"
         )
-    given_up = Event()
-
-    def go_on(line: dict[str, Any]) -> None:
-        if given_up.is_set():
-            raise CancelledError
-        tell(line)
-
-    # Each on its share of the threads: side by side, one steps while the other is in Python.
-    share = max(1, threads // len(DIRECTIONS))
-    with ThreadPoolExecutor(min(threads, len(DIRECTIONS))) as pool:
-        searches = [
-            pool.submit(search, policy.actor(), environments, config, direction, seed, share, go_on)
-            for direction in DIRECTIONS
-        ]
-        try:
-            reflexes = [searching.result() for searching in searches]
-        except BaseException:
-            given_up.set()  # or the other would go on to its end
-            raise
+    reflexes = search(policy.actor(), environments, config, seed, threads, tell)
     arrays = _imitate(policy, reflexes, environments, config, seed, threads, tell)
     header = policy.header | {
         "steps": policy.header["steps"] + steps(config),
-        "recover": {**asdict(config), "seed": seed},
+        RECOVERED: {**asdict(config), "seed": seed},
     }
     return Policy(arrays, header)
 
@@ -142,17 +132,16 @@ def _imitate(
     n = config.rollouts
     act = policy.actor()
     student = _Student(policy, rng)
-    survivors = None
-    with closing(Robots(environments, n, SEEDS + 2 * n, rng, threads)) as robots:
-        pool = robots.standing(act)
+    with closing(Robots(environments, n, SEEDS + 2 * n, _WINDOW, rng, threads)) as robots:
+        pool = robots.standing(act, _STOOD)
+        survivors = None
         for done in range(config.rounds):
             velocity = _pushes(rng, n)
             follow = [reflex.after(velocity) for reflex in reflexes]
             teacher = with_reflexes(act, np.where(velocity[:, :1, None] > 0, *follow))
             taught = rng.random(n) < 1 - done / (_TEACHER * config.rounds)
-            window = student.watch(
-                robots, robots.pushed(pool, survivors, velocity), teacher, taught
-            )
+            obs = robots.pushed(pool, survivors, velocity)
+            window = student.watch(robots, obs, teacher, taught)
             survivors = take(window.rows, np.flatnonzero(window.upright))
             loss = student.learn((done + 1) / config.rounds)
             alone = window.upright[~taught]
@@ -192,8 +181,8 @@ class _Student:
             teacher: what to learn.
             taught: (n,) with whom the teacher itself acts.
         """
-        seen = np.empty((WINDOW, *obs.shape), np.float32)
-        told = np.empty((WINDOW, len(obs), ACTIONS), np.float32)
+        seen = np.empty((robots.steps, *obs.shape), np.float32)
+        told = np.empty((robots.steps, len(obs), ACTIONS), np.float32)
 
         def choose(obs: Any, step: int) -> Floats:
             normalize(obs, *self._normalization, seen[step])
@@ -204,7 +193,7 @@ class _Student:
             actions: Floats = np.where(taught[:, None], told[step], own) + noise
             return actions
 
-        window = robots.run(obs, choose)
+        window = robots.run(obs, choose, _AGAIN)
         self._seen.append(seen.reshape(-1, seen.shape[2]))
         self._told.append(told.reshape(-1, ACTIONS))
         return window

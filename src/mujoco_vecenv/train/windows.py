@@ -17,14 +17,10 @@ from mujoco_vecenv.microduck.layout import GRAVITY
 from mujoco_vecenv.train.evaluate import Act
 from mujoco_vecenv.vector.vec_env import VecEnv
 
-WINDOW: Final = 80
-"""Control steps from a push to the end of its window."""
-
 SEEDS: Final = 2_000_000_000
 """Environments are seeded from here on, far from what training and evaluations use."""
 
 _UPRIGHT: Final = 0.9  # cosine of the tilt
-_STRIDE: Final = 5  # steps between the states that may be gone on from
 
 Floats = NDArray[np.float64]
 Rows = dict[str, NDArray[Any]]
@@ -41,13 +37,20 @@ class Window:
 
     Attributes:
         returns: (n,) sums of rewards.
-        upright: (n,) whether the robots are upright at its end.
-        rows: states from its course, one of each robot, from a step drawn for each.
+        obs: (n, 48) the last observations.
+        rows: states from its course, one of each robot, from a step drawn for each; empty if
+            none were asked for.
     """
 
     returns: Floats
-    upright: NDArray[np.bool_]
+    obs: NDArray[np.float32]
     rows: Rows
+
+    @property
+    def upright(self) -> NDArray[np.bool_]:
+        """(n,) whether the robots are upright at its end."""
+        upright: NDArray[np.bool_] = -self.obs[:, GRAVITY + 2] > _UPRIGHT
+        return upright
 
 
 class Robots:
@@ -57,14 +60,18 @@ class Robots:
         config: the environments.
         n: number of robots.
         seed: of the first.
-        rng: draws from which step of a window its rows are.
+        steps: control steps from a push to the end of its window.
+        rng: draws which robots are pushed, and from which steps of a window its rows are.
         threads: threads for the physics.
     """
 
-    def __init__(self, config: MicroduckConfig, n: int, seed: int, rng: Generator, threads: int):
+    def __init__(
+        self, config: MicroduckConfig, n: int, seed: int, steps: int, rng: Generator, threads: int
+    ):
         # Longer than a window by a step: no episode ends.
-        episodes = replace(config, episode_steps=WINDOW + 1, n_pushes=1)
+        episodes = replace(config, episode_steps=steps + 1, n_pushes=1)
         self.n = n
+        self.steps = steps
         self._seed = seed
         self.envs = VecEnv(n, seed, threads=min(n, threads), **vars(episodes))
         self._rng = rng
@@ -73,50 +80,43 @@ class Robots:
         """End the threads."""
         self.envs.close()
 
-    def standing(self, act: Act, first: int = WINDOW // 4, last: int = WINDOW) -> Rows:
+    def standing(self, act: Act, ages: Sequence[int]) -> Rows:
         """Let new robots stand for a window, and return states of those that are upright then.
 
         Args:
             act: the policy.
-            first: the earliest step that states are from.
-            last: the step that none of them reach.
+            ages: control steps that robots may have stood, within a window.
 
         Raises:
             ValueError: less than half of them are.
         """
         self.envs.reset(self._seed)
-        window = self.run(
-            self._push(self._rows(), np.zeros((self.n, 2))),
-            lambda obs, step: act(obs),
-            range(first, last, _STRIDE),
-        )
-        if window.upright.mean() < 0.5:
+        obs = self._push(self._rows(), np.zeros((self.n, 2)))
+        window = self.run(obs, lambda obs, step: act(obs), ages)
+        upright = window.upright
+        if upright.mean() < 0.5:
             raise ValueError(
-                f"{1 - window.upright.mean():.0%} of the robots fall by themselves: this needs a "
+                f"{1 - upright.mean():.0%} of the robots fall by themselves: this needs a "
                 "policy that stands, such as one of mjvec train --preset minute"
             )
-        return take(window.rows, np.flatnonzero(window.upright))
+        return take(window.rows, np.flatnonzero(upright))
 
     def pushed(self, pool: Rows, survivors: Rows | None, velocity: Floats) -> Any:
-        """Push robots of both pools, half of them each, and return their observations.
+        """Push robots of both pools, every second one of each, and return their observations.
 
         Args:
             pool: robots that nothing has happened to yet.
             survivors: robots that were pushed before; None takes all from the other pool.
             velocity: (n, 2) m/s, along the heading and to its left.
         """
-        ids = self._rng.integers(0, len(pool["t"]), self.n)
-        rows = take(pool, ids)
+        rows = take(pool, self._rng.integers(0, len(pool["t"]), self.n))
         if survivors is not None and len(survivors["t"]):
-            half = self.n // 2
-            again = self._rng.integers(0, len(survivors["t"]), half)
+            again = self._rng.integers(0, len(survivors["t"]), len(rows["t"][1::2]))
             for name, array in take(survivors, again).items():
-                rows[name][:half] = array
+                rows[name][1::2] = array
         return self._push(rows, velocity)
 
-    def run(
-        self, obs: Any, choose: Choose, times: Sequence[int] = range(WINDOW // 2, WINDOW, _STRIDE)
-    ) -> Window:
+    def run(self, obs: Any, choose: Choose, times: Sequence[int] = ()) -> Window:
         """Run a window.
 
         Args:
@@ -125,18 +125,16 @@ class Robots:
             times: steps that rows may be from; each costs a snapshot.
         """
         returns = np.zeros(self.n)
-        of_each = self._rng.choice(times, self.n)
+        of_each = self._rng.choice(times, self.n) if len(times) else np.full(self.n, self.steps)
         rows: Rows = {}
-        for step in range(WINDOW):
+        for step in range(self.steps):
             obs, rewards, _, _ = self.envs.step(choose(obs, step))
             returns += rewards
             here = of_each == step
             if here.any():
-                now = self._rows()
-                for name, array in now.items():
+                for name, array in self._rows().items():
                     rows.setdefault(name, np.empty_like(array))[here] = array[here]
-        upright = -obs[:, GRAVITY + 2] > _UPRIGHT
-        return Window(returns, upright, rows)
+        return Window(returns, obs, rows)
 
     def _rows(self) -> Rows:
         state = self.envs.get_state()
