@@ -248,3 +248,64 @@ def test_robots_are_pushed_when_they_are_most_alike():
 
     assert reflexes._most_alike(robots, unlike_until_step_40) in (45, 50)
     robots.close()
+
+
+def test_a_recovered_policy_is_not_written_over(tmp_path, capsys):
+    a_run_that_stands(tmp_path)
+    folder = tmp_path / "steady"
+    train = ["train", "--runs", str(tmp_path), "--tag", "steady"]
+    assert main([*train, "--resume"]) == 0
+    written = (folder / "policy.npz").read_bytes()
+    for more, message in (
+        (["--resume", "--total-steps", "8192"], "holds a policy that recovers, which more steps"),
+        (["--resume", str(folder)], "steady has done its 4,096 steps"),
+        (["--preset", "minute"], "steady holds a run already"),
+    ):
+        capsys.readouterr()
+        assert main([*train, *more]) == 2
+        assert message in capsys.readouterr().err
+        assert (folder / "policy.npz").read_bytes() == written
+    (folder / "policy.npz").unlink()
+    recover = ["recover", str(STANDING), "--runs", str(tmp_path), "--tag", "steady"]
+    assert main(recover) == 2
+    assert "steady holds a run already" in capsys.readouterr().err
+    assert not (folder / "policy.npz").exists()
+
+
+def test_training_does_not_write_over_what_recover_left(tmp_path, capsys):
+    (tmp_path / "t").mkdir()
+    policy = tmp_path / "t" / "policy.npz"
+    policy.write_bytes(STANDING.read_bytes())
+    assert main(["train", "--preset", "minute", "--runs", str(tmp_path), "--tag", "t"]) == 2
+    assert "t holds a policy already: choose another tag" in capsys.readouterr().err
+    assert policy.read_bytes() == STANDING.read_bytes()
+
+
+def test_a_run_whose_ppo_is_done_recovers_in_a_new_folder_too(tmp_path, capsys):
+    standing = a_run_that_stands(tmp_path)
+    train = ["train", "--runs", str(tmp_path)]
+    resume = [*train, "--resume", str(tmp_path / "steady"), "--tag", "other"]
+    assert main([*resume, "--chunk-steps", "1"]) == 0
+    assert "learning to recover, is one piece" in capsys.readouterr().out
+    assert "recovered" not in Policy.load(tmp_path / "other").header
+    assert main([*train, "--resume", "--tag", "other"]) == 0
+    assert Policy.load(tmp_path / "other").header["recovered"] == {**asdict(SHORT), "seed": 3}
+    own = Policy.load(tmp_path / "steady")
+    assert digest(own.arrays) == digest(standing.arrays), "the other run is left alone"
+
+
+def test_a_run_that_has_not_learned_to_stand_says_what_to_do(tmp_path, capsys):
+    steady = ["train", "--preset", "steady", "--total-steps", "4096"]
+    assert main([*steady, "--runs", str(tmp_path), "--tag", "t"]) == 2
+    told = capsys.readouterr().err
+    assert "of the robots fall by themselves" in told
+    assert "go on with a larger --total-steps: mjvec train --resume --runs" in told
+    assert (tmp_path / "t" / "policy.npz").exists()
+    assert not (tmp_path / "t" / "recover.jsonl").exists()
+
+
+def test_a_policy_for_another_task_leaves_nothing(tmp_path, capsys):
+    hopper = STANDING.parents[1] / "hopper"
+    assert main(["recover", str(hopper), "--runs", str(tmp_path), "--tag", "t"]) == 2
+    assert "only Microduck-v0 is pushed" in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()

@@ -41,8 +41,10 @@ from mujoco_vecenv.train.folder import (
     RECOVERY,
     Line,
     RunConfig,
+    locked,
     read_checkpoint,
     read_log,
+    refuse_used,
 )
 from mujoco_vecenv.vector.vec_env import BACKENDS
 
@@ -93,7 +95,10 @@ def add_parsers(commands: Any) -> None:
     train.add_argument("--tag", help="name of the run (the date)")
     train.add_argument("--runs", type=Path, help="folder of the runs' folders (runs)")
     train.add_argument(
-        "--chunk-steps", type=positive_integer, metavar="N", help="stop after this many steps"
+        "--chunk-steps",
+        type=positive_integer,
+        metavar="N",
+        help="stop after this many steps of PPO",
     )
     train.add_argument(
         "--resume",
@@ -231,26 +236,63 @@ def _train(options: argparse.Namespace) -> int:
         if "verify_backends" in given:
             return _verify(verify, config)
         begun = 0 if checkpoint is None else int(checkpoint.arrays["steps_done"])
-        if begun >= config.ppo.total_steps and given.get("resume") is not None:
-            raise ValueError(f"{given['resume']} has done its {begun:,} steps: {_MORE}")
         total = config.ppo.total_steps
-        only_recover = config.recover is not None and begun >= total
-        if only_recover and _has_recovered(folder):
-            say(f"{folder} holds the policy that recovers: {_MORE}")
+        other = given.get("resume")
+        to_recover = config.recover is not None and begun >= total
+        if (
+            other is not None
+            and begun >= total
+            and (config.recover is None or _has_recovered(other, config))
+        ):
+            raise ValueError(f"{other} has done its {begun:,} steps: {_MORE}")
+        if checkpoint is not None and _has_recovered(folder, config):
+            if not to_recover:
+                raise ValueError(
+                    f"{folder} holds a policy that recovers, which more steps would replace: go on "
+                    f"in another folder, with --resume {folder} and another --tag"
+                )
+            say(f"{folder} holds the policy that recovers: all is done")
             return 0
         with run.Run(config, folder, backend, threads, checkpoint) as training:
             writer = _tensorboard(folder, begun) if "tensorboard" in given else None
-            code = 0 if only_recover else _go(training, given.get("chunk_steps"), writer)
-            if code == 0 and config.recover is not None and training.ppo.steps_done >= total:
-                _teach(training.policy(), config.recover, config.seed, threads, folder)
-            return code
+            code = 0 if to_recover else _go(training, given.get("chunk_steps"), writer)
+            if code or config.recover is None or training.ppo.steps_done < total:
+                return code
+            return _then_recover(training.policy(), config, folder, given)
 
 
-def _has_recovered(folder: Path) -> bool:
+def _then_recover(
+    standing: policy.Policy, config: RunConfig, folder: Path, given: dict[str, Any]
+) -> int:
+    """Do what follows once PPO has done its steps, unless only a chunk of them was asked for."""
+    assert config.recover is not None, "nothing follows"
+    again = ["--runs", str(folder.parent), "--tag", folder.name]
+    resume = shlex.join(["mjvec", "train", "--resume", *again])
+    if "chunk_steps" in given:
+        say(f"what is left, learning to recover, is one piece: {resume}")
+        return 0
     try:
-        return policy.RECOVERED in policy.Policy.load(folder).header
+        _teach(standing, config.recover, config.seed, given.get("threads"), folder)
+    except KeyboardInterrupt:
+        say(f"stopped; this learns to recover from the start: {resume}")
+        return 130
+    except ValueError as error:
+        raise ValueError(f"{error}; here, go on with a larger --total-steps: {resume}") from error
+    return 0
+
+
+def _has_recovered(folder: Path, config: RunConfig) -> bool:
+    """Whether a folder holds the policy that a run ends with, one that has learned to recover."""
+    from mujoco_vecenv.train import recover
+
+    try:
+        header = policy.Policy.load(folder).header
     except (OSError, ValueError):
         return False
+    if config.recover is None or policy.RECOVERED not in header:
+        return False
+    how = recover.how(config.recover, config.seed)
+    return bool(header[policy.RECOVERED] == how and header["seed"] == config.seed)
 
 
 def _environments(begin: EnvConfig, given: dict[str, Any]) -> EnvConfig:
@@ -453,14 +495,13 @@ def _recover(options: argparse.Namespace) -> int:
     if not options.tag:
         raise ValueError("--tag must not be empty")
     folder = options.runs / options.tag
-    if (folder / policy.FILE).exists():
-        raise FileExistsError(f"{folder} holds a policy already: choose another tag")
+    refuse_used(folder)
     try:
-        from mujoco_vecenv.train import run
+        from mujoco_vecenv.train import recover, run
     except ImportError as error:
         raise ImportError(_NEEDS_TORCH.format(error)) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    with run.torch_threads(1):
+    recover.pushable(standing)
+    with locked(folder), run.torch_threads(1):
         _teach(standing, config, options.seed, options.threads, folder)
     return 0
 
@@ -468,7 +509,11 @@ def _recover(options: argparse.Namespace) -> int:
 def _teach(
     standing: policy.Policy, config: RecoverConfig, seed: int, threads: int | None, folder: Path
 ) -> None:
-    """Teach a policy to recover, and write it and the log into a folder."""
+    """Teach a policy to recover, and write it and the log into a folder.
+
+    Raises:
+        ValueError: the policy does not stand; no log is left.
+    """
     from mujoco_vecenv.train import recover
 
     stages = recover.stages(config)
@@ -488,7 +533,11 @@ def _teach(
                 say(f"{stage:>9} {done:>4} of {stages[stage]}  {share} of the pushes recovered")
 
         share = choose_threads(config.rollouts, threads, False)
-        learned = recover.recover(standing, config, seed, share, tell)
+        try:
+            learned = recover.recover(standing, config, seed, share, tell)
+        except ValueError:
+            (folder / RECOVERY).unlink()
+            raise
     learned.save(folder / policy.FILE)
     say(f"wrote {folder / policy.FILE}")
 

@@ -7,7 +7,7 @@ It holds
   before;
 - `policy.npz`: the policy as of the last checkpoint, or the one that recovers, see Policy;
 - `curve.png`: the log as a plot;
-- `recover.jsonl`: of one that recovers, a line of JSON per iteration, round and update.
+- `recover.jsonl`: of one that recovers, a line of JSON per iteration and round.
 """
 
 import json
@@ -30,6 +30,7 @@ from mujoco_vecenv.train.environments import (
     found_at,
     plain_environments,
 )
+from mujoco_vecenv.train.policy import FILE
 
 try:
     import fcntl
@@ -121,15 +122,9 @@ def prepared(folder: Path, checkpoint: Checkpoint | None) -> Iterator[None]:
         FileExistsError: the folder holds another run, or another process trains in it.
     """
     own = checkpoint is not None and checkpoint.path.parent.resolve() == folder.resolve()
-    if not own and _holds_a_run(folder):
-        raise FileExistsError(f"{folder} holds a run already: resume it, or choose another tag")
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise FileExistsError(f"another process is training in {folder}") from error
+    if not own:
+        refuse_used(folder)
+    with locked(folder):
         part = folder / (LOG + ".part")
         with open(part, "w") as log:
             log.writelines(checkpoint.log if checkpoint else [])
@@ -139,11 +134,36 @@ def prepared(folder: Path, checkpoint: Checkpoint | None) -> Iterator[None]:
         yield
 
 
-def _holds_a_run(folder: Path) -> bool:
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder; while the context lasts, no other process can train in it.
+
+    Raises:
+        FileExistsError: another process trains in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise FileExistsError(f"another process is training in {folder}") from error
+        yield
+
+
+def refuse_used(folder: Path) -> None:
+    """Refuse a folder that holds a run, or a policy.
+
+    Raises:
+        FileExistsError: it does.
+    """
     log = folder / LOG
-    if log.exists() and log.stat().st_size:
-        return True
-    return any((folder / name).exists() for name in (CHECKPOINT, _NEXT, PREVIOUS))
+    if (log.exists() and log.stat().st_size) or any(
+        (folder / name).exists() for name in (CHECKPOINT, _NEXT, PREVIOUS)
+    ):
+        raise FileExistsError(f"{folder} holds a run already: resume it, or choose another tag")
+    if (folder / FILE).exists():
+        raise FileExistsError(f"{folder} holds a policy already: choose another tag")
 
 
 def write_line(folder: Path, line: Line) -> None:

@@ -48,7 +48,6 @@ from mujoco_vecenv.train.windows import (
     Robots,
     Tell,
     Window,
-    take,
 )
 
 IMITATION: Final = "imitation"
@@ -94,18 +93,33 @@ def recover(policy: Policy, config: RecoverConfig, seed: int, threads: int, tell
     Raises:
         ValueError: the policy does not stand, or is for another task.
     """
+    environments = pushable(policy)
+    reflexes = search(policy.actor(), environments, config, seed, threads, tell)
+    arrays = _imitate(policy, reflexes, environments, config, seed, threads, tell)
+    header = policy.header | {
+        "steps": policy.header["steps"] + steps(config),
+        RECOVERED: how(config, seed),
+    }
+    return Policy(arrays, header)
+
+
+def how(config: RecoverConfig, seed: int) -> dict[str, int]:
+    """Return what a policy's header says of how it learned to recover."""
+    return {**asdict(config), "seed": seed}
+
+
+def pushable(policy: Policy) -> MicroduckConfig:
+    """Return the environments of a policy.
+
+    Raises:
+        ValueError: they are no Microducks.
+    """
     environments = policy.config
     if not isinstance(environments, MicroduckConfig):
         raise ValueError(
             f"only {MICRODUCK} is pushed, and this is a policy for {environments.task}"
         )
-    reflexes = search(policy.actor(), environments, config, seed, threads, tell)
-    arrays = _imitate(policy, reflexes, environments, config, seed, threads, tell)
-    header = policy.header | {
-        "steps": policy.header["steps"] + steps(config),
-        RECOVERED: {**asdict(config), "seed": seed},
-    }
-    return Policy(arrays, header)
+    return environments
 
 
 def _imitate(
@@ -142,7 +156,7 @@ def _imitate(
             taught = rng.random(n) < 1 - done / (_TEACHER * config.rounds)
             obs = robots.pushed(pool, survivors, velocity)
             window = student.watch(robots, obs, teacher, taught)
-            survivors = take(window.rows, np.flatnonzero(window.upright))
+            survivors = window.survivors
             loss = student.learn((done + 1) / config.rounds)
             alone = window.upright[~taught]
             tell(

@@ -18,7 +18,7 @@ from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.layout import ACTIONS, ANGLES, GRAVITY
 from mujoco_vecenv.train.config import RecoverConfig
 from mujoco_vecenv.train.evaluate import Act
-from mujoco_vecenv.train.windows import SEEDS, Choose, Floats, Robots, Tell, take
+from mujoco_vecenv.train.windows import SEEDS, Choose, Floats, Robots, Tell
 
 DIRECTIONS: Final = {"forward": 1, "backward": -1}
 """Which way pushes go along the robot's heading: a reflex is sought for each."""
@@ -139,9 +139,10 @@ def search(
             if iteration >= half:
                 away = ((_pose(window.obs) - stance) ** 2).sum(1)
                 scores = scores - _RESTORED * np.minimum(away, _FAR)
+            mixed = survivors is not None
             for k, (direction, gaussian) in enumerate(found.items()):
                 own = slice(k * n, (k + 1) * n)
-                gaussian.learn(tried[own], _beyond(scores[own], velocity[own], bool(survivors)))
+                gaussian.learn(tried[own], _beyond(scores[own], velocity[own], mixed))
                 tell(
                     {
                         "stage": direction,
@@ -151,7 +152,7 @@ def search(
                     }
                 )
             if iteration >= late:
-                survivors = take(window.rows, np.flatnonzero(window.upright))
+                survivors = window.survivors
     return [Reflex(gaussian.mean) for gaussian in found.values()]
 
 

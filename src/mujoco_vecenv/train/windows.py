@@ -18,7 +18,7 @@ from mujoco_vecenv.train.evaluate import Act
 from mujoco_vecenv.vector.vec_env import VecEnv
 
 SEEDS: Final = 2_000_000_000
-"""Environments are seeded from here on, far from what training and evaluations use."""
+"""Environments are seeded from here on. Evaluations and training with seeds below 1,998 do not."""
 
 _UPRIGHT: Final = 0.9  # cosine of the tilt
 
@@ -51,6 +51,12 @@ class Window:
         """(n,) whether the robots are upright at its end."""
         upright: NDArray[np.bool_] = -self.obs[:, GRAVITY + 2] > _UPRIGHT
         return upright
+
+    @property
+    def survivors(self) -> Rows | None:
+        """The rows of robots that are upright at its end; None if there are none."""
+        ids = np.flatnonzero(self.upright)
+        return take(self.rows, ids) if len(ids) else None
 
 
 class Robots:
@@ -93,13 +99,13 @@ class Robots:
         self.envs.reset(self._seed)
         obs = self._push(self._rows(), np.zeros((self.n, 2)))
         window = self.run(obs, lambda obs, step: act(obs), ages)
-        upright = window.upright
-        if upright.mean() < 0.5:
+        survivors = window.survivors
+        if survivors is None or window.upright.mean() < 0.5:
             raise ValueError(
-                f"{1 - upright.mean():.0%} of the robots fall by themselves: this needs a "
+                f"{1 - window.upright.mean():.0%} of the robots fall by themselves: this needs a "
                 "policy that stands, such as one of mjvec train --preset minute"
             )
-        return take(window.rows, np.flatnonzero(upright))
+        return survivors
 
     def pushed(self, pool: Rows, survivors: Rows | None, velocity: Floats) -> Any:
         """Push robots of both pools, every second one of each, and return their observations.
@@ -110,7 +116,7 @@ class Robots:
             velocity: (n, 2) m/s, along the heading and to its left.
         """
         rows = take(pool, self._rng.integers(0, len(pool["t"]), self.n))
-        if survivors is not None and len(survivors["t"]):
+        if survivors is not None:
             again = self._rng.integers(0, len(survivors["t"]), len(rows["t"][1::2]))
             for name, array in take(survivors, again).items():
                 rows[name][1::2] = array
