@@ -237,16 +237,12 @@ def _train(options: argparse.Namespace) -> int:
             return _verify(verify, config)
         begun = 0 if checkpoint is None else int(checkpoint.arrays["steps_done"])
         total = config.ppo.total_steps
+        done = begun >= total
         other = given.get("resume")
-        to_recover = config.recover is not None and begun >= total
-        if (
-            other is not None
-            and begun >= total
-            and (config.recover is None or _has_recovered(other, config))
-        ):
+        if done and other and (config.recover is None or _has_recovered(other, config)):
             raise ValueError(f"{other} has done its {begun:,} steps: {_MORE}")
         if checkpoint is not None and _has_recovered(folder, config):
-            if not to_recover:
+            if not done:
                 raise ValueError(
                     f"{folder} holds a policy that recovers, which more steps would replace: go on "
                     f"in another folder, with --resume {folder} and another --tag"
@@ -255,7 +251,8 @@ def _train(options: argparse.Namespace) -> int:
             return 0
         with run.Run(config, folder, backend, threads, checkpoint) as training:
             writer = _tensorboard(folder, begun) if "tensorboard" in given else None
-            code = 0 if to_recover else _go(training, given.get("chunk_steps"), writer)
+            only_recover = done and config.recover is not None
+            code = 0 if only_recover else _go(training, given.get("chunk_steps"), writer)
             if code or config.recover is None or training.ppo.steps_done < total:
                 return code
             return _then_recover(training.policy(), config, folder, given)
