@@ -32,6 +32,7 @@ from mujoco_vecenv.terminal import (
     task_option,
 )
 from mujoco_vecenv.train import cli as training
+from mujoco_vecenv.train import evaluate_cli
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
     bench.add_parser(commands)
     training.add_parsers(commands)
+    evaluate_cli.add_parsers(commands)
 
     replay_ = commands.add_parser(
         "replay", help="run a recorded episode again on the reference, and show its trajectory"

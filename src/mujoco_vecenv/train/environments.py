@@ -6,7 +6,7 @@ training: how they are made, what a file says of them, and what an action of -1 
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,28 @@ EnvConfig = MicroduckConfig | TaskConfig
 """The environments of a run."""
 Envs = VecEnv | TaskVecEnv
 """Environments stepped together."""
+
+
+def as_given(begin: EnvConfig, given: dict[str, Any]) -> EnvConfig:
+    """Return environments with what the command line says of them.
+
+    Raises:
+        TypeError, ValueError: it says what they have no use for.
+    """
+    own = {
+        option.name: given[option.name]
+        for option in fields(MicroduckConfig)
+        if option.name in given
+    }
+    options = given.get("option", {})
+    if isinstance(begin, MicroduckConfig):
+        return MicroduckConfig.from_keywords({**vars(begin), **own, **options})
+    for name in own:
+        raise ValueError(
+            f"--{name.replace('_', '-')} is for {MICRODUCK}: what {begin.task} can be told goes "
+            "into --option NAME=VALUE"
+        )
+    return replace(begin, options={**begin.options, **options})
 
 
 class ActionScale:
