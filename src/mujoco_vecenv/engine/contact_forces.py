@@ -9,7 +9,6 @@ force, whose `advance` is that function itself, adds what is missing to any batc
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import mujoco
@@ -99,13 +98,12 @@ def leaves_contact_forces(model: mujoco.MjModel) -> bool:
     return not _NEEDING.isdisjoint(model.sensor_type.tolist())
 
 
-def model_with_contact_forces(path: Path) -> mujoco.MjModel:
-    """Compile an MJCF file so that each step of a batch leaves `cfrc_ext` behind.
+def model_with_contact_forces(spec: mujoco.MjSpec) -> mujoco.MjModel:
+    """Compile a specification so that each step of a batch leaves `cfrc_ext` behind.
 
     Its physics is that of the plain model to the last bit.
     """
     _register()
-    spec = mujoco.MjSpec.from_file(str(path))
     spec.activate_plugin(_NAME)
     instance = spec.add_plugin(name=_NAME, plugin_name=_NAME)
     body = spec.worldbody.first_body()

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,8 +16,9 @@ from mujoco_vecenv.engine.contact_forces import (
     model_with_contact_forces,
 )
 from mujoco_vecenv.engine.generators import address_of
-from mujoco_vecenv.engine.lean import lean_model
+from mujoco_vecenv.engine.lean import lean_spec
 from mujoco_vecenv.engine.loops import PARALLEL_ROWS, Line, Loop
+from mujoco_vecenv.engine.models import compile_again
 from mujoco_vecenv.engine.simulations import Simulations
 from mujoco_vecenv.engine.task import (
     DERIVED,
@@ -30,7 +32,7 @@ from mujoco_vecenv.engine.task import (
 )
 from mujoco_vecenv.engine.twin import rehearse
 
-_NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "bvh_", "ncon", "site_")
+_NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "bvh_", "ncon")
 """Beginnings of the names of fields that a lean model has fewer of."""
 
 
@@ -85,13 +87,14 @@ class TaskEnvs:
         full = task.compiled_model
         self.low, self.high = task.limits(full)
         fields = [name for name in task.model_fields if not name.startswith("geom_")]
-        if FIELD in task.reads:
-            model = model_with_contact_forces(task.model)
-        elif any(name.startswith(_NEEDS_ALL) for name in (*task.reads, *fields)):
-            model = full
+        forces = FIELD in task.reads
+        own_forces = forces and leaves_contact_forces(full)
+        if own_forces or any(name.startswith(_NEEDS_ALL) for name in (*task.reads, *fields)):
+            spec = mujoco.MjSpec.from_file(str(task.model))
         else:
             keep = any(name.startswith("geom_") for name in task.model_fields)
-            model = lean_model(full, task.model, keep)
+            spec = lean_spec(full, task.model, keep)
+        model = model_with_contact_forces(spec) if forces else compile_again(spec)
         self.sims = Simulations(model, n, threads, task.keyframe_id(model), task.stage)
         self.rngs: list[np.random.Generator] = [np.random.default_rng() for _ in range(n)]
         self._addresses = np.array([address_of(rng) for rng in self.rngs])
@@ -138,7 +141,7 @@ class TaskEnvs:
         self.clear = Loop(task, rows, arrays, clear, ())
         draw = [("", task.reset)] if task.compile_reset else []
         self._draw = Loop(task, rows, arrays, draw, ()) if draw else None
-        if FIELD in task.reads and not leaves_contact_forces(sims.model):
+        if FIELD in task.reads and not leaves_contact_forces(task.compiled_model):
             arrays[FIELD] = np.zeros_like(arrays[FIELD])
         # What describe() leaves unwritten would be that of the episode before.
         tell: list[Line] = ["info[i] = no_info[0]"] if task.info else []

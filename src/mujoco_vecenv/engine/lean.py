@@ -1,5 +1,6 @@
 """A model stripped of what its physics never uses, with the same state to the last bit."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,21 +41,31 @@ _MAY_DIFFER: Final = (
     "tuple_",
     "user_sensor",
 )
+_FILTERS: Final = ("geom_contype", "geom_conaffinity", "body_contype", "body_conaffinity", "pair_")
+"""What says which geoms may touch, in one way or another."""
+_MOST_PAIRS: Final = 128
+"""Pairs of geoms up to which a list of them is gone through faster than bodies are sorted."""
+_FOR_ALL_CONTACTS: Final = int(mujoco.mjtEnableBit.mjENBL_OVERRIDE)
+_NO_CONTACTS: Final = int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+_NO_TREES: Final = int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
+_PARENTS_TOO: Final = int(mujoco.mjtDisableBit.mjDSBL_FILTERPARENT)
 
 
-def lean_model(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> mujoco.MjModel:
-    """Compile a model again without the parts that cost time and never touch the state.
+def lean_spec(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> mujoco.MjSpec:
+    """Return the specification of a model without what costs time and never touches the state.
 
     Sensors are dropped, and so are geoms that can touch nothing, displace no fluid and give their
-    body no mass. Where the model needs one of them after all, as much is kept as it takes.
+    body no mass. What may touch is written down as pairs, so that no step has to look for it among
+    all bodies. Where the model needs something of it after all, as much is kept as it takes.
 
     Args:
         full: the model, compiled from `path`.
         path: its MJCF file.
-        keep_geoms: keep every geom, so that geoms keep their ids, too.
+        keep_geoms: keep every geom, with its id and its contacts, as their properties may change.
 
     Returns:
-        The lean model. Bodies, joints, actuators and keyframes keep their ids and addresses.
+        What the lean model is compiled from. Bodies, joints, actuators and keyframes keep their ids
+        and addresses.
     """
     for without_geoms in (False,) if keep_geoms else (True, False):
         spec = mujoco.MjSpec.from_file(str(path))
@@ -66,9 +77,25 @@ def lean_model(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> mu
             lean = compile_again(spec)
         except ValueError:  # something refers to what was dropped, such as a tendon to a geom
             continue
-        if _same_physics(lean, full):
-            return lean
-    return full
+        if _agree(lean, full, _MAY_DIFFER, idle_geoms=False):
+            break
+    else:
+        spec, lean = mujoco.MjSpec.from_file(str(path)), full
+    if not keep_geoms and (pairs := _pairs(lean)) is not None:
+        paired = spec.copy()
+        try:
+            _list_pairs(paired, lean, pairs)
+            listed = compile_again(paired)
+        except ValueError:  # a geom has the name that another is given
+            return spec
+        if _agree(listed, lean, (*_MAY_DIFFER, *_FILTERS)):
+            return paired
+    return spec
+
+
+def lean_model(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> mujoco.MjModel:
+    """Return the model that is compiled from `lean_spec`."""
+    return compile_again(lean_spec(full, path, keep_geoms))
 
 
 def _delete_idle_geoms(spec: mujoco.MjSpec) -> None:
@@ -87,24 +114,114 @@ def _delete_idle_geoms(spec: mujoco.MjSpec) -> None:
                 spec.delete(geom)
 
 
-def _same_physics(lean: mujoco.MjModel, full: mujoco.MjModel) -> bool:
-    """Whether all arrays agree that a state's path could depend on, and the state's size."""
+def _agree(
+    ours: mujoco.MjModel,
+    theirs: mujoco.MjModel,
+    may_differ: Collection[str],
+    idle_geoms: bool = True,
+) -> bool:
+    """Whether two models agree in all that a state's path could depend on, and in its size.
+
+    Args:
+        ours: one.
+        theirs: the other.
+        may_differ: beginnings of the names of arrays that may differ.
+        idle_geoms: whether geoms that can touch nothing must agree, too.
+    """
     state = mujoco.mjtState.mjSTATE_INTEGRATION
-    if mujoco.mj_stateSize(lean, state) != mujoco.mj_stateSize(full, state):
+    if mujoco.mj_stateSize(ours, state) != mujoco.mj_stateSize(theirs, state):
         return False  # a sensor with a delay keeps its history there
-    for name in dir(full):
-        if name.startswith(("_", *_MAY_DIFFER)):
+    for name in dir(theirs):
+        if name.startswith(("_", *may_differ)):
             continue
-        ours, theirs = getattr(lean, name), getattr(full, name)
-        if isinstance(theirs, np.ndarray) and not np.array_equal(
-            _idle_geoms_left_out(lean, name, ours), _idle_geoms_left_out(full, name, theirs)
-        ):
+        mine, its = getattr(ours, name), getattr(theirs, name)
+        if not isinstance(its, np.ndarray):
+            continue
+        if name.startswith("geom_") and not idle_geoms:
+            mine, its = _of_active(ours, mine), _of_active(theirs, its)
+        if not np.array_equal(mine, its):
             return False
     return True
 
 
-def _idle_geoms_left_out(model: mujoco.MjModel, name: str, values: NDArray[Any]) -> NDArray[Any]:
-    if name.startswith("geom_"):
-        kept: NDArray[Any] = values[(model.geom_contype | model.geom_conaffinity) != 0]
-        return kept
-    return values
+def _of_active(model: mujoco.MjModel, values: NDArray[Any]) -> NDArray[Any]:
+    active: NDArray[Any] = values[(model.geom_contype | model.geom_conaffinity) != 0]
+    return active
+
+
+def _pairs(model: mujoco.MjModel) -> list[tuple[int, int]] | None:
+    """Return the geoms that MuJoCo would look for contacts between, in the order in which it would.
+
+    None if they are too many, or if a pair could not say the same of a contact.
+    """
+    if model.npair or model.nflex or model.opt.enableflags & _FOR_ALL_CONTACTS:
+        return None
+    if model.geom_adhesion.any():
+        return None
+    moving, parent = model.body_weldid, model.body_weldid[model.body_parentid]
+    excluded = set(model.exclude_signature.tolist())
+    contype, affinity = model.geom_contype, model.geom_conaffinity
+    may_touch = contype[:, None] & affinity[None, :] | contype[None, :] & affinity[:, None]
+    ordered = model.geom_bodyid[:, None] < model.geom_bodyid[None, :]
+    found: list[tuple[int, int, tuple[int, int], tuple[int, int]]] = []
+    for one, other in np.argwhere(ordered & (may_touch != 0)).tolist():
+        a, b = int(model.geom_bodyid[one]), int(model.geom_bodyid[other])
+        if moving[a] == moving[b] or a << 16 | b in excluded:
+            continue
+        related = moving[a] == parent[moving[b]] or moving[b] == parent[moving[a]]
+        filters = moving[a] and moving[b] and not model.opt.disableflags & _PARENTS_TOO
+        if related and filters:
+            continue
+        if _decisive(model, one, other) is None or len(found) == _MOST_PAIRS:
+            return None
+        # Among two bodies' contacts their trees of geoms leave those of lower types first.
+        trees = not model.opt.disableflags & _NO_TREES
+        swapped = trees and model.geom_type[one] > model.geom_type[other]
+        found.append((a, b, (other, one) if swapped else (one, other), (one, other)))
+    return [pair for *_, pair in sorted(found)]
+
+
+def _decisive(model: mujoco.MjModel, one: int, other: int) -> int | None:
+    """Return the geom whose softness a contact has; None if it would be a mixture.
+
+    See "Contact parameters" in the chapter "Modeling" of MuJoCo's documentation.
+    """
+    if model.geom_priority[one] != model.geom_priority[other]:
+        return one if model.geom_priority[one] > model.geom_priority[other] else other
+    for values in (model.geom_solmix, model.geom_solref, model.geom_solimp):
+        if not np.array_equal(values[one], values[other]):
+            return None
+    return one
+
+
+def _list_pairs(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, pairs: Collection[tuple[int, int]]
+) -> None:
+    """Write pairs into a specification in place of what geoms say of what they may touch.
+
+    Args:
+        spec: the specification.
+        model: what is compiled from it.
+        pairs: the geoms' ids.
+    """
+    if not pairs:
+        spec.option.disableflags |= _NO_CONTACTS
+        return
+    for k, geom in enumerate(spec.geoms):
+        geom.name = geom.name or f"geom {k}"
+        geom.contype = geom.conaffinity = 0
+    named = compile_again(spec)
+    for one, other in pairs:
+        decisive = _decisive(model, one, other)
+        both = [one, other] if model.geom_priority[one] == model.geom_priority[other] else decisive
+        slide, spin, roll = np.atleast_2d(model.geom_friction[both]).max(0)
+        spec.add_pair(
+            geomname1=named.geom(one).name,
+            geomname2=named.geom(other).name,
+            condim=int(np.max(model.geom_condim[both])),
+            friction=[slide, slide, spin, roll, roll],
+            solref=model.geom_solref[decisive],
+            solimp=model.geom_solimp[decisive],
+            margin=model.geom_margin[one] + model.geom_margin[other],
+            gap=model.geom_gap[one] + model.geom_gap[other],
+        )
