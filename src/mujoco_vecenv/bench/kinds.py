@@ -129,7 +129,7 @@ def suite(
 ) -> None:
     """Time each task beside Gymnasium's vector environments, EnvPool and physics alone, in turns.
 
-    A row's contestants are ours, sync, async, engine, and envpool where EnvPool has the task.
+    A row's contestants are ours, sync, async, batch, engine, and envpool where EnvPool has it.
     """
     from mujoco_vecenv.bench import rivals  # needs Gymnasium
 
@@ -138,7 +138,7 @@ def suite(
     in_pool = pool["tasks"] if pool else ()
     run.record["gymnasium"] = version("gymnasium")
     run.record["envpool"] = pool
-    run.progress.expect((4 * len(tasks) + len(in_pool)) * (rounds + 1))
+    run.progress.expect((5 * len(tasks) + len(in_pool)) * (rounds + 1))
     for task in tasks:
         row = {"task": task, "n": n, "threads": threads, "async_workers": workers}
         with ExitStack() as stack:

@@ -19,7 +19,7 @@ RATIOS = {
     "compare": (("batch", "process"), ("batch", "sync")),
     "train": (("batch", "process"), ("batch", "sync"), ("batch", "batch, torch's threads")),
     "randomization": (("noise", "plain"), ("own physics", "shared physics")),
-    "suite": (("ours", "sync"), ("ours", "async"), ("ours", "envpool"), ("ours", "engine")),
+    "suite": tuple(("ours", other) for other in ("sync", "async", "envpool", "batch", "engine")),
 }
 """Kind to the pairs of contestants whose ratio it is about."""
 
@@ -152,7 +152,7 @@ def _stack(axes: Any, rows: Sequence[dict[str, Any]]) -> None:
 
 def _points(axes: Any, record: Record) -> None:
     """Draw each contestant's rates over the tasks, on a logarithmic axis."""
-    rows, markers = record["rows"], "osvDx"
+    rows, markers = record["rows"], "osvDPx"
     for name, marker in zip(_SUITE, markers, strict=True):
         measured = [row for row in rows if row["windows"].get(name)]
         axes.plot(
@@ -208,7 +208,7 @@ def _turns_table(record: Record) -> Table:
     return table
 
 
-_SUITE: Final = ("ours", "sync", "async", "envpool", "engine")
+_SUITE: Final = ("ours", "sync", "async", "envpool", "batch", "engine")
 """The contestants of `suite`, in the order of its columns."""
 
 
@@ -220,7 +220,8 @@ def _suite_names(record: Record) -> dict[str, str]:
         "sync": "Gymnasium's SyncVectorEnv",
         "async": "Gymnasium's AsyncVectorEnv",
         "envpool": f"EnvPool, MuJoCo {pool['mujoco']}" if pool else "EnvPool, not installed",
-        "engine": "mujoco.batch alone",
+        "batch": "mujoco.batch alone, published model",
+        "engine": "mujoco.batch alone, our lean model",
     }
 
 
@@ -259,7 +260,8 @@ def _suite_caption(record: Record) -> str:
     workers = record["settings"]["async_workers"] or record["settings"]["n"]
     caption = (
         f"sync, async: Gymnasium {record['gymnasium']}, async with {workers} processes, one for "
-        "each of its environments. engine: mujoco.batch without the task. These and ours step "
+        "each of its environments. batch, engine: mujoco.batch without the task, on the published "
+        "model and on the lean one that ours steps. These and ours step "
         f"MuJoCo {record['machine']['mujoco']}. envpool: "
     )
     pool = record["envpool"]

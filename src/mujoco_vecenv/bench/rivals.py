@@ -24,7 +24,7 @@ from mujoco_vecenv.vector.gymnasium_env import NAMESPACE
 def contestants(
     task: str, n: int, threads: int, workers: int, envpool: bool, stack: ExitStack
 ) -> dict[str, Window]:
-    """Return contestant to its window: ours, sync, async, engine, and envpool if asked for.
+    """Return contestant to its window: ours, sync, async, batch, engine, and envpool if asked for.
 
     Args:
         task: a name in `mujoco_vecenv.tasks.TASKS`.
@@ -53,6 +53,7 @@ def contestants(
         for name, envs in (("ours", ours), ("sync", sync), ("async", processes))
     }
     cues = task_windows.record(engine, windows["ours"])
+    windows["batch"] = EngineLoop(engine, threads, cues, ours.task.compiled_model)
     windows["engine"] = EngineLoop(engine, threads, cues)
     if envpool:
         pool = importlib.import_module("envpool")

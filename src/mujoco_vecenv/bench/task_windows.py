@@ -152,19 +152,26 @@ def record(envs: TaskEnvs, window: Window) -> list[Cue]:
 
 
 class EngineLoop:
-    """A window of mujoco.batch alone, as `TaskEnvs` uses it: the same model and fields copied out.
+    """A window of mujoco.batch alone, which copies out the fields that the task reads.
 
     Args:
         envs: what recorded the cues.
         threads: threads.
         cues: the window.
+        model: the model to step, None for the lean one of `envs`.
 
     Attributes:
         sims: the simulations.
     """
 
-    def __init__(self, envs: TaskEnvs, threads: int, cues: Sequence[Cue]):
-        self.sims = Simulations(envs.sims.model, envs.n, threads, -1, envs.task.stage)
+    def __init__(
+        self,
+        envs: TaskEnvs,
+        threads: int,
+        cues: Sequence[Cue],
+        model: mujoco.MjModel | None = None,
+    ):
+        self.sims = Simulations(model or envs.sims.model, envs.n, threads, -1, envs.task.stage)
         for name in envs.task.reads:
             self.sims.field(name)
         self._substeps = envs.task.substeps
