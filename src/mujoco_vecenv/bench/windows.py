@@ -115,7 +115,8 @@ def _engine(
     robot: Robot, targets: NDArray[np.float64], episodes: list[Episode], threads: int
 ) -> Window:
     steps, n, _ = targets.shape
-    batch = Batch(lean_model(robot.model, robot.path), nsim=n, nthread=min(n, threads))
+    model = lean_model(robot.model, robot.path, keep_contacts=True)
+    batch = Batch(model, nsim=n, nthread=min(n, threads))
     ctrl, qpos, qvel = batch.bind("ctrl"), batch.bind("qpos"), batch.bind("qvel")
     angles = np.stack([episode.angles for episode in episodes])
     velocities = np.stack([episode.velocities for episode in episodes])

@@ -66,6 +66,8 @@ class TaskEnvs:
         task: the task.
         n: number of environments.
         threads: threads for the physics. Results do not depend on it.
+        keep_contacts: whether the friction or softness of geoms may be written later on, beside
+            what the task announces as `model_fields`.
 
     Attributes:
         rngs: a generator for each environment, from which `begin` draws; see `seed`.
@@ -80,7 +82,7 @@ class TaskEnvs:
         TaskError: the task does not fit its model, or does not compile.
     """
 
-    def __init__(self, task: Task, n: int, threads: int):
+    def __init__(self, task: Task, n: int, threads: int, keep_contacts: bool = False):
         rehearse(task)
         self.task = task
         self.n = n
@@ -93,7 +95,7 @@ class TaskEnvs:
             spec = mujoco.MjSpec.from_file(str(task.model))
         else:
             keep = any(name.startswith("geom_") for name in task.model_fields)
-            spec = lean_spec(full, task.model, keep)
+            spec = lean_spec(full, task.model, keep, keep_contacts)
         model = model_with_contact_forces(spec) if forces else compile_again(spec)
         self.sims = Simulations(model, n, threads, task.keyframe_id(model), task.stage)
         self.rngs: list[np.random.Generator] = [np.random.default_rng() for _ in range(n)]

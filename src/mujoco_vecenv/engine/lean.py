@@ -51,7 +51,9 @@ _NO_TREES: Final = int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
 _PARENTS_TOO: Final = int(mujoco.mjtDisableBit.mjDSBL_FILTERPARENT)
 
 
-def lean_spec(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> mujoco.MjSpec:
+def lean_spec(
+    full: mujoco.MjModel, path: Path, keep_geoms: bool = False, keep_contacts: bool = False
+) -> mujoco.MjSpec:
     """Return the specification of a model without what costs time and never touches the state.
 
     Sensors are dropped, and so are geoms that can touch nothing, displace no fluid and give their
@@ -61,7 +63,8 @@ def lean_spec(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> muj
     Args:
         full: the model, compiled from `path`.
         path: its MJCF file.
-        keep_geoms: keep every geom, with its id and its contacts, as their properties may change.
+        keep_geoms: keep every geom, with its id and its contacts, as its properties may change.
+        keep_contacts: let contacts follow from the geoms that are left, as theirs may change.
 
     Returns:
         What the lean model is compiled from. Bodies, joints, actuators and keyframes keep their ids
@@ -81,7 +84,7 @@ def lean_spec(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> muj
             break
     else:
         spec, lean = mujoco.MjSpec.from_file(str(path)), full
-    if not keep_geoms and (pairs := _pairs(lean)) is not None:
+    if not (keep_geoms or keep_contacts) and (pairs := _pairs(lean)) is not None:
         paired = spec.copy()
         try:
             _list_pairs(paired, lean, pairs)
@@ -93,9 +96,11 @@ def lean_spec(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> muj
     return spec
 
 
-def lean_model(full: mujoco.MjModel, path: Path, keep_geoms: bool = False) -> mujoco.MjModel:
+def lean_model(
+    full: mujoco.MjModel, path: Path, keep_geoms: bool = False, keep_contacts: bool = False
+) -> mujoco.MjModel:
     """Return the model that is compiled from `lean_spec`."""
-    return compile_again(lean_spec(full, path, keep_geoms))
+    return compile_again(lean_spec(full, path, keep_geoms, keep_contacts))
 
 
 def _delete_idle_geoms(spec: mujoco.MjSpec) -> None:

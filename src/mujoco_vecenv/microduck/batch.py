@@ -43,7 +43,8 @@ class BatchEnvs:
         self.with_terms = with_terms
         self._robot = robot = load_robot(config)
         # Without randomisation: factors are written here, recorded ones among them.
-        self._envs = envs = TaskEnvs(task_of(replace(config, dr=None), robot), n, threads)
+        task = task_of(replace(config, dr=None), robot)
+        self._envs = envs = TaskEnvs(task, n, threads, keep_contacts=True)
         self._columns = envs.columns
         self._qpos, self._qvel = envs.sims.field("qpos"), envs.sims.field("qvel")
         self._aside = envs.task.new_infos(n)  # what a reset tells, which nobody asks here
