@@ -118,8 +118,12 @@ def tangled(seed):
 
     flag = {0: '<flag midphase="disable"/>', 1: '<flag filterparent="disable"/>'}.get(seed % 4, "")
     exclude = '<contact><exclude body1="a" body2="b"/></contact>' if seed % 5 == 0 else ""
-    some = rng.integers(1, 4, 5)
-    return f"""<mujoco><option>{flag}</option><worldbody>
+    some = rng.integers(1, 3, 5)
+    mocap = '<body mocap="true" pos="0.1 0.3 0">{}<body>{}</body></body>'
+    mocaps = mocap.format(geoms(1), geoms(1)) + mocap.format(geoms(1), "")
+    return f"""<mujoco><option>{flag}</option>
+        <default><pair solreffriction="0.5 1" condim="6" adhesion="5" friction="2"/></default>
+        <worldbody>{mocaps}
         <geom type="plane" size="1 1 1" pos="0 0 -0.2"/>{geoms(rng.integers(0, 3))}
         <body>{geoms(1)}</body>
         <body name="a"><freejoint/>{geoms(some[0])}<body pos="0.2 0 0.1">{geoms(some[1])}
@@ -165,6 +169,7 @@ def test_pairs_make_the_contacts_that_a_search_finds_in_the_same_order(seed, tmp
         (2, "", "", 'solmix="2"', 0),
         (2, "", "", 'adhesion="1"', 0),
         (2, '<flag override="enable"/>', "", "", 0),
+        (2, '<flag speculative="enable"/>', "", "", 0),
         (1, "", 'name="geom 1"', "", 0),  # a name that a ball would be given
     ],
 )
@@ -188,6 +193,23 @@ def test_pairs_are_made_only_where_they_say_the_same(balls, option, floor, ball,
         ends.append((data.ncon, data.qpos.tobytes()))
     assert ends[0] == ends[1]
     assert ends[0][0] > 0
+
+
+def test_geoms_that_a_compiler_may_discard_keep_their_names(tmp_path):
+    path = tmp_path / "ball.xml"
+    path.write_text(
+        """<mujoco><compiler discardvisual="true"/><worldbody><geom type="plane" size="1 1 1"/>
+        <body pos="0 0 0.09"><freejoint/><geom size="0.1"/>
+        <geom size="0.2" contype="0" conaffinity="0" mass="1"/></body></worldbody></mujoco>"""
+    )
+    full = mujoco.MjModel.from_xml_path(str(path))
+    lean = lean_model(full, path)
+    assert (lean.ngeom, lean.npair) == (2, 1)
+    data = [mujoco.MjData(model) for model in (full, lean)]
+    for model, its in zip((full, lean), data, strict=True):
+        mujoco.mj_step(model, its, 3)
+    assert data[0].ncon == data[1].ncon == 1
+    assert data[0].qpos.tobytes() == data[1].qpos.tobytes()
 
 
 def test_where_nothing_touches_nothing_is_looked_for(tmp_path):

@@ -291,6 +291,30 @@ def test_model_fields_a_free_joint_and_fields_of_many_dimensions(tmp_path, compi
     assert obs[10:13].tolist() == [0, 0, 1]
 
 
+FILTERED = """
+def reset(rng, qvel, body_contype, body_conaffinity):
+    qvel[2] = -1.0
+    if rng.random() < 0.5:
+        body_contype[2] = body_conaffinity[2] = 0
+
+
+def observe(qpos, obs):
+    obs[0:7] = qpos
+"""
+
+
+def test_what_may_touch_can_be_an_environments_own(tmp_path):
+    fields = "('body_contype', 'body_conaffinity')"
+    path = write(tmp_path, FILTERED, BOX, observations="7", episode_steps="15", model_fields=fields)
+    assert_equal(path, 50)
+    env = TaskEnv(make_task(path))
+    heights = []
+    for seed in range(8):
+        env.reset(seed=seed)
+        heights.append([env.step([])[0][2] for _ in range(15)][-1] > 0)
+    assert heights == [np.random.default_rng(seed).random() >= 0.5 for seed in range(8)]
+
+
 def test_threads_do_not_matter(tmp_path):
     path = write(tmp_path, RANDOMIZED, BOX, **RANDOMIZED_FIELDS)
     taken = []

@@ -34,6 +34,8 @@ from mujoco_vecenv.engine.twin import rehearse
 
 _NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "bvh_", "ncon")
 """Beginnings of the names of fields that a lean model has fewer of."""
+_FILTERS: Final = ("pair_", "body_contype", "body_conaffinity")
+"""Beginnings of the names of fields with which a lean model says what may touch."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,8 @@ class TaskEnvs:
             spec = mujoco.MjSpec.from_file(str(task.model))
         else:
             keep = any(name.startswith("geom_") for name in task.model_fields)
-            spec = lean_spec(full, task.model, keep, keep_contacts)
+            filters = any(name.startswith(_FILTERS) for name in task.model_fields)
+            spec = lean_spec(full, task.model, keep, keep_contacts or filters)
         model = model_with_contact_forces(spec) if forces else compile_again(spec)
         self.sims = Simulations(model, n, threads, task.keyframe_id(model), task.stage)
         self.rngs: list[np.random.Generator] = [np.random.default_rng() for _ in range(n)]

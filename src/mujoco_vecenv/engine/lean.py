@@ -45,7 +45,11 @@ _FILTERS: Final = ("geom_contype", "geom_conaffinity", "body_contype", "body_con
 """What says which geoms may touch, in one way or another."""
 _MOST_PAIRS: Final = 128
 """Pairs of geoms up to which a list of them is gone through faster than bodies are sorted."""
-_FOR_ALL_CONTACTS: Final = int(mujoco.mjtEnableBit.mjENBL_OVERRIDE)
+_OTHERWISE: Final = sum(
+    int(getattr(mujoco.mjtEnableBit, f"mjENBL_{name}"))
+    for name in ("OVERRIDE", "IPC", "SPECULATIVE")
+)
+"""Flags with which contacts are found, or made, in another way."""
 _NO_CONTACTS: Final = int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
 _NO_TREES: Final = int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
 _PARENTS_TOO: Final = int(mujoco.mjtDisableBit.mjDSBL_FILTERPARENT)
@@ -159,25 +163,30 @@ def _pairs(model: mujoco.MjModel) -> list[tuple[int, int]] | None:
 
     None if they are too many, or if a pair could not say the same of a contact.
     """
-    if model.npair or model.nflex or model.opt.enableflags & _FOR_ALL_CONTACTS:
+    if model.npair or model.nflex or model.opt.enableflags & _OTHERWISE:
         return None
     if model.geom_adhesion.any():
         return None
+    body, contype, affinity = model.geom_bodyid, model.geom_contype, model.geom_conaffinity
     moving, parent = model.body_weldid, model.body_weldid[model.body_parentid]
+    held = (moving[body] == 0) | (model.body_mocapid[moving[body]] >= 0)
+    candidates = (
+        (body[:, None] < body[None, :])
+        & (moving[body][:, None] != moving[body][None, :])
+        & ~(held[:, None] & held[None, :])
+        & ((contype[:, None] & affinity[None, :] | contype[None, :] & affinity[:, None]) != 0)
+    )
     excluded = set(model.exclude_signature.tolist())
-    contype, affinity = model.geom_contype, model.geom_conaffinity
-    may_touch = contype[:, None] & affinity[None, :] | contype[None, :] & affinity[:, None]
-    ordered = model.geom_bodyid[:, None] < model.geom_bodyid[None, :]
     found: list[tuple[int, int, tuple[int, int], tuple[int, int]]] = []
-    for one, other in np.argwhere(ordered & (may_touch != 0)).tolist():
-        a, b = int(model.geom_bodyid[one]), int(model.geom_bodyid[other])
-        if moving[a] == moving[b] or a << 16 | b in excluded:
+    for one, other in np.argwhere(candidates).tolist():
+        a, b = int(body[one]), int(body[other])
+        if a << 16 | b in excluded:
             continue
         related = moving[a] == parent[moving[b]] or moving[b] == parent[moving[a]]
         filters = moving[a] and moving[b] and not model.opt.disableflags & _PARENTS_TOO
         if related and filters:
             continue
-        if _decisive(model, one, other) is None or len(found) == _MOST_PAIRS:
+        if not _deciding(model, one, other) or len(found) == _MOST_PAIRS:
             return None
         # Among two bodies' contacts their trees of geoms leave those of lower types first.
         trees = not model.opt.disableflags & _NO_TREES
@@ -186,17 +195,18 @@ def _pairs(model: mujoco.MjModel) -> list[tuple[int, int]] | None:
     return [pair for *_, pair in sorted(found)]
 
 
-def _decisive(model: mujoco.MjModel, one: int, other: int) -> int | None:
-    """Return the geom whose softness a contact has; None if it would be a mixture.
+def _deciding(model: mujoco.MjModel, one: int, other: int) -> list[int]:
+    """Return those of two geoms that a contact's properties are of: both have the same softness.
 
-    See "Contact parameters" in the chapter "Modeling" of MuJoCo's documentation.
+    See "Contact parameters" in the chapter "Modeling" of MuJoCo's documentation. None are returned
+    where the softness would be a mixture.
     """
     if model.geom_priority[one] != model.geom_priority[other]:
-        return one if model.geom_priority[one] > model.geom_priority[other] else other
+        return [one if model.geom_priority[one] > model.geom_priority[other] else other]
     for values in (model.geom_solmix, model.geom_solref, model.geom_solimp):
         if not np.array_equal(values[one], values[other]):
-            return None
-    return one
+            return []
+    return [one, other]
 
 
 def _list_pairs(
@@ -214,19 +224,22 @@ def _list_pairs(
         return
     for k, geom in enumerate(spec.geoms):
         geom.name = geom.name or f"geom {k}"
-        geom.contype = geom.conaffinity = 0
     named = compile_again(spec)
+    for geom in spec.geoms:
+        geom.contype = geom.conaffinity = 0
     for one, other in pairs:
-        decisive = _decisive(model, one, other)
-        both = [one, other] if model.geom_priority[one] == model.geom_priority[other] else decisive
-        slide, spin, roll = np.atleast_2d(model.geom_friction[both]).max(0)
+        deciding = _deciding(model, one, other)
+        slide, spin, roll = model.geom_friction[deciding].max(0)
+        # All of it, as the model may have defaults for pairs.
         spec.add_pair(
             geomname1=named.geom(one).name,
             geomname2=named.geom(other).name,
-            condim=int(np.max(model.geom_condim[both])),
+            condim=int(model.geom_condim[deciding].max()),
             friction=[slide, slide, spin, roll, roll],
-            solref=model.geom_solref[decisive],
-            solimp=model.geom_solimp[decisive],
+            solref=model.geom_solref[deciding[0]],
+            solreffriction=[0.0, 0.0],
+            solimp=model.geom_solimp[deciding[0]],
             margin=model.geom_margin[one] + model.geom_margin[other],
             gap=model.geom_gap[one] + model.geom_gap[other],
+            adhesion=0.0,
         )
