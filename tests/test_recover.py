@@ -7,15 +7,12 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import mujoco
 import numpy as np
 import pytest
 
 from mujoco_vecenv import MicroduckConfig, VecEnv
 from mujoco_vecenv.archive import digest
 from mujoco_vecenv.cli import main
-from mujoco_vecenv.microduck.layout import JOINTS, mirrored
-from mujoco_vecenv.microduck.robot import Robot, scene_path
 from mujoco_vecenv.train import recover, reflexes, windows
 from mujoco_vecenv.train.config import PRESETS, PPOConfig, RecoverConfig
 from mujoco_vecenv.train.folder import RunConfig
@@ -43,7 +40,7 @@ def test_a_reflex_is_linear_between_its_knots_and_fades():
 
 
 def test_weak_pushes_and_those_from_the_side_need_no_reflex():
-    velocity = np.array([[0.27, 0.1], [-0.2, 0.0], [0.0, 0.45], [0.38, 0.0], [-0.38, -0.2]])
+    velocity = np.array([[0.27, 0.1], [-0.2, 0.0], [0.0, 0.45], [0.38, 0.0], [-0.38, 0.2]])
     assert reflexes.features(velocity).tolist() == [
         [0, 0, 0, 0],
         [0, 0, 0, 0],
@@ -51,28 +48,6 @@ def test_weak_pushes_and_those_from_the_side_need_no_reflex():
         [1, 0, 0, -0.4],
         [1, 0, 1, -0.4],
     ]
-
-
-def test_a_push_to_the_right_is_answered_as_in_a_mirror():
-    knots = np.random.default_rng(0).normal(size=(reflexes.KNOTS, 4, 14))
-    left, right = reflexes.Reflex(knots).after(np.array([[0.4, 0.1], [0.4, -0.1]]))
-    features = reflexes.features(np.array([[0.4, 0.1]]))[0]
-    assert np.abs(left - knots.transpose(0, 2, 1) @ features).max() < 1e-12
-    assert (right[:, JOINTS.index("right_knee")] == -left[:, JOINTS.index("left_knee")]).all()
-    assert (right[:, JOINTS.index("left_ankle")] == -left[:, JOINTS.index("right_ankle")]).all()
-    assert (right[:, JOINTS.index("neck_pitch")] == left[:, JOINTS.index("neck_pitch")]).all()
-
-
-def test_the_mirror_is_that_of_the_robot():
-    model = mujoco.MjModel.from_xml_path(str(scene_path(MicroduckConfig())))
-    data = mujoco.MjData(model)
-    mujoco.mj_kinematics(model, data)
-    axes = {name: data.xaxis[model.joint(name).id] for name in JOINTS}
-    for k, name in enumerate(JOINTS):
-        x, y, z = mirrored(np.eye(14)[k]) @ np.array(list(axes.values()))
-        assert np.abs(axes[name] * [-1, 1, -1] - [x, y, z]).max() < 1e-3, name
-    robot = Robot(model, scene_path(MicroduckConfig()))
-    assert np.abs(mirrored(robot.default) - robot.default).max() < 1e-9
 
 
 def test_pushes_follow_the_headings():

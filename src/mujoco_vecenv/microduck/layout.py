@@ -25,12 +25,6 @@ JOINTS: Final = (
 
 ACTIONS: Final = len(JOINTS)
 
-_SIDES: Final = {"left": "right", "right": "left"}
-_OTHER_SIDE: Final = [
-    JOINTS.index("_".join(_SIDES.get(part, part) for part in joint.split("_"))) for joint in JOINTS
-]
-_TURNED: Final = [1.0 if joint in ("neck_pitch", "head_pitch") else -1.0 for joint in JOINTS]
-
 # Where each part of the observation begins.
 ANGLES: Final = 0  # joint angle less its STAND angle, rad
 VELOCITIES: Final = ANGLES + ACTIONS  # joint velocity, rad/s
@@ -47,9 +41,3 @@ OBS_SCALE.flags.writeable = False
 
 NOISE: Final = 7
 """Sensor noise values per observation: gyro (3), then orientation quaternion (4)."""
-
-
-def mirrored(angles: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (…, 14) angles or actions of the robot as it would be seen in a mirror at its side."""
-    image: NDArray[np.float64] = angles[..., _OTHER_SIDE] * _TURNED
-    return image

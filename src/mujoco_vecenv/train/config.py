@@ -99,7 +99,7 @@ class RecoverConfig:
     """
 
     rollouts: int = _option(256, "robots that are pushed at once")
-    iterations: int = _option(260, "iterations of the search, forward and backward")
+    iterations: int = _option(200, "iterations of the search, forward and backward")
     rounds: int = _option(30, "rounds of imitation")
 
     def __post_init__(self) -> None:

@@ -1,10 +1,9 @@
 """Reflexes that recover from a push, found by a search with the cross-entropy method.
 
 The method (Rubinstein, 1999) tries random reflexes around the best so far, and moves to the mean of
-those with the highest scores. Left and right are mirror images, so that the search for a step is
-not one for two. In its first half the score is the return: a step is hard enough to find. Then it
-also counts how far from its first pose a robot ends, for one that stands as before takes the next
-push as it did this one. In the last fifth, half of the robots are such.
+those with the highest scores. In the first half of a search the score is the return: a step is hard
+enough to find. Then it also counts how far from its first pose a robot ends, for one that stands as
+before takes the next push as it did this one. In the last fifth, half of the robots are such.
 """
 
 from contextlib import closing
@@ -16,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from mujoco_vecenv.microduck.config import MicroduckConfig
-from mujoco_vecenv.microduck.layout import ACTIONS, ANGLES, GRAVITY, mirrored
+from mujoco_vecenv.microduck.layout import ACTIONS, ANGLES, GRAVITY
 from mujoco_vecenv.train.config import RecoverConfig
 from mujoco_vecenv.train.evaluate import Act
 from mujoco_vecenv.train.windows import SEEDS, Choose, Floats, Robots, Tell
@@ -52,8 +51,7 @@ _LEAST_SPREAD: Final = 0.1
 _RESTORED: Final = 100.0  # what a squared radian away from the first pose costs, in reward
 _FAR: Final = 0.6  # squared radians, beyond which it costs no more
 _ELITE: Final = 1 / 6  # of the rollouts
-_MOVED: Final = 0.7  # share of the new mean in the next iteration's
-_NARROWED: Final = 0.3  # share of the new spread: what narrows early has seen little
+_SMOOTHING: Final = 0.7  # share of the new mean and spread in the next iteration's
 
 
 @dataclass(frozen=True)
@@ -62,32 +60,27 @@ class Reflex:
 
     Attributes:
         knots: (KNOTS, features, 14), in units of action: at each point in time, a linear function
-            of the push's features. A push to the right is answered as its mirror image would be.
+            of the push's features.
     """
 
     knots: Floats
 
     def after(self, velocity: Floats) -> Floats:
         """Return the (n, KNOTS, 14) that follow pushes of (n, 2) m/s, forward and to the left."""
-        return after(np.broadcast_to(self.knots, (len(velocity), *self.knots.shape)), velocity)
-
-
-def after(knots: Floats, velocity: Floats) -> Floats:
-    """Return the (n, KNOTS, 14) of (n, KNOTS, features, 14) reflexes that follow (n, 2) pushes."""
-    follow: Floats = np.einsum("nkfa,nf->nka", knots, features(velocity))
-    return np.where(velocity[:, 1, None, None] < 0, mirrored(follow), follow)
+        follow: Floats = np.einsum("kfa,nf->nka", self.knots, features(velocity))
+        return follow
 
 
 def features(velocity: Floats) -> Floats:
-    """Return (n, features) of pushes: 1, the pace, the part to a side, and the pace squared.
+    """Return (n, features) of pushes: 1, the pace, the part to the left, and the pace squared.
 
     All fade to 0 towards paces along the heading that need no reflex.
     """
     along = np.abs(velocity[:, 0])
     pace = np.clip((along - _MIDDLE) / _REACH, None, 1.7)
-    aside = np.clip(np.abs(velocity[:, 1]) / SIDEWAYS, None, 1.75)
+    left = np.clip(velocity[:, 1] / SIDEWAYS, -1.75, 1.75)
     gate = np.clip((along - WEAKEST) / (_WHOLE - WEAKEST), 0, 1)
-    shape: Floats = np.stack([np.ones(len(pace)), pace, aside, pace**2 - 0.4], axis=1)
+    shape: Floats = np.stack([np.ones(len(pace)), pace, left, pace**2 - 0.4], axis=1)
     return gate[:, None] * shape
 
 
@@ -136,9 +129,10 @@ def search(
             pace = sign * rng.uniform(*PACES, len(sign))
             velocity = np.stack([pace, rng.uniform(-SIDEWAYS, SIDEWAYS, len(sign))], axis=1)
             tried = np.concatenate([gaussian.draw(rng, n) for gaussian in found.values()])
+            reflexes = np.einsum("nkfa,nf->nka", tried, features(velocity))
             window = robots.run(
                 robots.pushed(pool, survivors, velocity),
-                with_reflexes(act, after(tried, velocity)),
+                with_reflexes(act, reflexes),
                 [SETTLED - 1] if iteration >= late else (),
             )
             scores = window.returns
@@ -195,8 +189,8 @@ class _Gaussian:
         """Move towards those of the knots tried that have the highest of their (n,) scores."""
         best = np.argsort(-scores, kind="stable")[: max(2, int(len(scores) * _ELITE))]
         elite = tried[best]
-        self.mean = _MOVED * elite.mean(0) + (1 - _MOVED) * self.mean
-        spread = _NARROWED * elite.std(0) + (1 - _NARROWED) * self.spread
+        self.mean = _SMOOTHING * elite.mean(0) + (1 - _SMOOTHING) * self.mean
+        spread = _SMOOTHING * elite.std(0) + (1 - _SMOOTHING) * self.spread
         self.spread = np.maximum(spread, _LEAST_SPREAD)
 
     def widen(self) -> None:
