@@ -16,7 +16,7 @@ from mujoco_vecenv.engine.contact_forces import (
     model_with_contact_forces,
 )
 from mujoco_vecenv.engine.generators import address_of
-from mujoco_vecenv.engine.lean import lean_spec
+from mujoco_vecenv.engine.lean import FILTERS, lean_spec
 from mujoco_vecenv.engine.loops import PARALLEL_ROWS, Line, Loop
 from mujoco_vecenv.engine.models import compile_again
 from mujoco_vecenv.engine.simulations import Simulations
@@ -34,8 +34,6 @@ from mujoco_vecenv.engine.twin import rehearse
 
 _NEEDS_ALL: Final = ("sensor", "geom_", "cam_", "light_", "bvh_", "ncon")
 """Beginnings of the names of fields that a lean model has fewer of."""
-_FILTERS: Final = ("pair_", "body_contype", "body_conaffinity")
-"""Beginnings of the names of fields with which a lean model says what may touch."""
 
 
 @dataclass(slots=True)
@@ -97,7 +95,7 @@ class TaskEnvs:
             spec = mujoco.MjSpec.from_file(str(task.model))
         else:
             keep = any(name.startswith("geom_") for name in task.model_fields)
-            filters = any(name.startswith(_FILTERS) for name in task.model_fields)
+            filters = any(name.startswith(FILTERS) for name in task.model_fields)
             spec = lean_spec(full, task.model, keep, keep_contacts or filters)
         model = model_with_contact_forces(spec) if forces else compile_again(spec)
         self.sims = Simulations(model, n, threads, task.keyframe_id(model), task.stage)

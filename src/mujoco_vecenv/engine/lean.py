@@ -41,8 +41,8 @@ _MAY_DIFFER: Final = (
     "tuple_",
     "user_sensor",
 )
-_FILTERS: Final = ("geom_contype", "geom_conaffinity", "body_contype", "body_conaffinity", "pair_")
-"""What says which geoms may touch, in one way or another."""
+FILTERS: Final = ("geom_contype", "geom_conaffinity", "body_contype", "body_conaffinity", "pair_")
+"""Beginnings of the names of arrays that say which geoms may touch, in one way or another."""
 _MOST_PAIRS: Final = 128
 """Pairs of geoms up to which a list of them is gone through faster than bodies are sorted."""
 _OTHERWISE: Final = sum(
@@ -95,7 +95,7 @@ def lean_spec(
             listed = compile_again(paired)
         except ValueError:  # a geom has the name that another is given
             return spec
-        if _agree(listed, lean, (*_MAY_DIFFER, *_FILTERS)):
+        if _agree(listed, lean, (*_MAY_DIFFER, *FILTERS)):
             return paired
     return spec
 
