@@ -22,7 +22,8 @@ from mujoco_vecenv.train.run import Run, torch_threads
 
 STANDING = Path(__file__).parents[1] / "results/training/minute/policy.npz"
 STAGES = ("forward", "backward", "imitation")
-SHORT = RecoverConfig(rollouts=16, iterations=2, rounds=2)
+AGAIN = tuple(f"{stage} again" for stage in STAGES)
+SHORT = RecoverConfig(rollouts=16, iterations=2, rounds=2, iterations_again=1, rounds_again=1)
 
 
 def learned(seed=0, threads=1, tell=lambda line: None):
@@ -40,14 +41,43 @@ def test_a_reflex_is_linear_between_its_knots_and_fades():
 
 
 def test_weak_pushes_and_those_from_the_side_need_no_reflex():
-    velocity = np.array([[0.27, 0.1], [-0.2, 0.0], [0.0, 0.45], [0.38, 0.0], [-0.38, 0.2]])
-    assert reflexes.features(velocity).tolist() == [
-        [0, 0, 0, 0],
-        [0, 0, 0, 0],
-        [0, 0, 0, 0],
-        [1, 0, 0, -0.4],
-        [1, 0, 1, -0.4],
-    ]
+    velocity = np.array([[0.22, 0.0], [0.27, 0.1], [0.0, 0.45], [0.38, 0.0], [-0.38, 0.2]])
+    strong = [[1, 0, 0, -0.4], [1, 0, 1, -0.4]]
+    first, second = (reflexes.features(velocity, p) for p in (reflexes.FIRST, reflexes.SECOND))
+    assert first.tolist() == [[0, 0, 0, 0]] * 3 + strong
+    assert second[[0, 2, 3, 4]].tolist() == [[0, 0, 0, 0]] * 2 + strong
+    assert (second[1] != 0).all()
+
+
+def test_strides_are_along_the_heading():
+    robots = windows.Robots(MicroduckConfig(reward="v2"), 4, 0, 4, np.random.default_rng(0), 1)
+    act = Policy.load(STANDING).actor()
+    pool = robots.standing(act, [3])
+    headings = np.array([0.0, 0.5, -2.0, 3.0])
+    pool["physics"][:, 4:8] = 0
+    pool["physics"][:, 4], pool["physics"][:, 7] = np.cos(headings / 2), np.sin(headings / 2)
+
+    def strides(along, left, stride=2):
+        """Move the robots between two steps."""
+
+        def choose(obs, step):
+            if step == 1:
+                rows = robots.envs.get_state()
+                cos, sin = np.cos(headings), np.sin(headings)
+                rows["physics"][:, 1] += cos * along - sin * left
+                rows["physics"][:, 2] += sin * along + cos * left
+                robots.envs.set_state(rows)
+            return np.zeros((4, 14))
+
+        obs = robots._push(windows.take(pool, np.arange(4)), np.zeros((4, 2)))
+        return robots.run(obs, choose, stride=stride).strides
+
+    still = strides(0, 0)
+    assert np.abs(strides(0.05, 0.02) - still - 0.05).max() < 1e-12
+    assert np.abs(strides(-0.03, 0.02) - still + 0.03).max() < 1e-12
+    assert (strides(0.05, 0.02, stride=0) == 0).all()
+    assert (strides(0.05, 0.02, stride=None) == 0).all()
+    robots.close()
 
 
 def test_pushes_follow_the_headings():
@@ -108,9 +138,12 @@ def test_the_same_policy_on_any_number_of_threads():
     standing = Policy.load(STANDING)
     changed = {name for name, array in one.arrays.items() if (array != standing.arrays[name]).any()}
     assert changed == {f"actor.{k}.{part}" for k in "024" for part in ("weight", "bias")}
-    assert one.header["steps"] == standing.header["steps"] + (2 * 4 * 64 + 3 * 96) * 16
-    stages = {stage: [x["iteration"] for x in lines if x["stage"] == stage] for stage in STAGES}
-    assert stages == {stage: [1, 2] for stage in STAGES}
+    first, second = 2 * (2 + 2) * 64 + (1 + 2) * 96, 2 * (1 + 1) * 64 + (1 + 1) * 96
+    assert one.header["steps"] == standing.header["steps"] + (first + second) * 16
+    stages = {}
+    for line in lines:
+        stages.setdefault(line["stage"], []).append(line["iteration"])
+    assert stages == {stage: [1, 2] for stage in STAGES} | {stage: [1] for stage in AGAIN}
 
 
 def test_what_was_learned_takes_pushes_that_felled_it_one_after_the_other():
@@ -134,7 +167,7 @@ def test_what_was_learned_takes_pushes_that_felled_it_one_after_the_other():
 
 
 def test_the_command(tmp_path, capsys):
-    short = ["--rollouts", "16", "--iterations", "1", "--rounds", "1"]
+    short = ["--rollouts", "16", "--iterations", "1", "--rounds", "1", "--iterations-again", "0"]
     command = ["recover", str(STANDING), *short, "--runs", str(tmp_path), "--tag", "steady"]
     assert main(command) == 0
     folder = tmp_path / "steady"
@@ -143,7 +176,8 @@ def test_the_command(tmp_path, capsys):
     policy = Policy.load(folder)
     standing = Policy.load(STANDING).header["steps"]
     assert policy.header["steps"] == standing + (2 * 3 * 64 + 2 * 96) * 16
-    assert policy.header["recovered"] == {"rollouts": 16, "iterations": 1, "rounds": 1, "seed": 0}
+    how = {"rollouts": 16, "iterations": 1, "rounds": 1, "iterations_again": 0, "rounds_again": 15}
+    assert policy.header["recovered"] == how | {"seed": 0}
     assert main(["eval", str(folder), "--episodes", "1", "--seeds", "1"]) == 0
     capsys.readouterr()
     assert main(command) == 2
@@ -155,6 +189,8 @@ def test_the_command(tmp_path, capsys):
     [
         ("--rollouts", "4", "rollouts must be 16 or more, got 4"),
         ("--rounds", "0", "rounds must be 1 or more, got 0"),
+        ("--rounds-again", "0", "rounds_again must be 1 or more, got 0"),
+        ("--iterations-again", "-1", "iterations_again must be 0 or more, got -1"),
         ("--threads", "1000", "threads=1000 is more than the "),
         ("--tag", "", "--tag must not be empty"),
         ("--seed", "-1", "seed must be 0 or more, got -1"),
@@ -210,7 +246,7 @@ def test_training_with_the_preset_goes_on_to_recover(tmp_path, capsys):
     with torch_threads(1):
         again = recover.recover(standing, SHORT, 3, 2, lambda line: None)
     assert digest(learned.arrays) == digest(again.arrays)
-    assert len((folder / "recover.jsonl").read_text().splitlines()) == 6
+    assert len((folder / "recover.jsonl").read_text().splitlines()) == 9
     written = (folder / "policy.npz").read_bytes()
     capsys.readouterr()
     assert main(resume) == 0

@@ -119,7 +119,7 @@ def add_parsers(commands: Any) -> None:
     recover.add_argument("policy", type=Path, help="a policy's file, or the folder of its run")
     for option in fields(RecoverConfig):
         recover.add_argument(
-            f"--{option.name}",
+            f"--{option.name.replace('_', '-')}",
             type=int,
             default=option.default,
             metavar="N",
@@ -443,7 +443,7 @@ def _teach(
             progress.update(bars[stage], completed=done)
             if done % 10 == 0 or done == stages[stage]:
                 share = "–" if line["recovered"] is None else f"{line['recovered']:.0%}"
-                say(f"{stage:>9} {done:>4} of {stages[stage]}  {share} of the pushes recovered")
+                say(f"{stage:>15} {done:>4} of {stages[stage]}  {share} of the pushes recovered")
 
         share = choose_threads(config.rollouts, threads, False)
         try:

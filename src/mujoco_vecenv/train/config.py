@@ -101,10 +101,13 @@ class RecoverConfig:
     rollouts: int = _option(256, "robots that are pushed at once")
     iterations: int = _option(200, "iterations of the search, forward and backward")
     rounds: int = _option(30, "rounds of imitation")
+    iterations_again: int = _option(50, "iterations of a second search, 0 for none")
+    rounds_again: int = _option(15, "rounds of imitation after that")
 
     def __post_init__(self) -> None:
-        for name, least in (("rollouts", 16), ("iterations", 1), ("rounds", 1)):
-            check_integer(name, getattr(self, name), least)
+        least = {"rollouts": 16, "iterations": 1, "rounds": 1}
+        for name, value in vars(self).items():
+            check_integer(name, value, least.get(name, 0 if name == "iterations_again" else 1))
 
 
 @dataclass(frozen=True)

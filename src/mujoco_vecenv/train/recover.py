@@ -5,18 +5,21 @@ and policy gradients do not come by it. A search in the space of movements does.
 depends on the push, which the robot cannot see; so a policy is then taught to do the same from what
 it observes, in the states that it gets into itself.
 
-- A `Reflex` is added to the standing policy's actions after a push. The cross-entropy method looks
-  for one against pushes from behind and for one against pushes from ahead.
-- Imitation is DAgger (Ross et al., https://arxiv.org/abs/1011.0686): the policy acts, the standing
-  policy with its reflex says what it would have done, and the policy learns that.
+- A `Reflex` is added to the policy's actions after a push. The cross-entropy method looks for one
+  against pushes from behind and for one against pushes from ahead.
+- Imitation is DAgger (Ross et al., https://arxiv.org/abs/1011.0686): the policy acts, the one that
+  it began as says with its reflex what it would have done, and the policy learns that.
+
+Then both once more: the policy that was taught is what the second search adds its reflexes to.
 
 Both work on windows: a robot that stands, a push in the first step, and what comes of it. Half of
-imitation's robots have recovered from a push before, and in the end half of the search's.
+imitation's robots have recovered from a push before, and so have the search's in the end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -33,10 +36,11 @@ from mujoco_vecenv.train.policy import RECOVERED, Float32s, Policy
 from mujoco_vecenv.train.ppo import network, normalize
 from mujoco_vecenv.train.reflexes import (
     DIRECTIONS,
-    PACES,
+    FIRST,
+    SECOND,
     SETTLED,
     SIDEWAYS,
-    WEAKEST,
+    Plan,
     Reflex,
     search,
     with_reflexes,
@@ -51,11 +55,11 @@ from mujoco_vecenv.train.windows import (
 )
 
 IMITATION: Final = "imitation"
-"""The stage after the searches, as the log calls it."""
+"""The stage after a search, as the log calls it."""
 
 _WINDOW: Final = 96  # control steps from a push to the end of its window of imitation
 _STOOD: Final = range(25, 95, 5)  # control steps that its robots have stood
-_AGAIN: Final = range(64, _WINDOW, 8)  # steps since a push at which the next may come
+_NEXT: Final = range(64, _WINDOW, 8)  # steps since a push at which the next may come
 _NOISE: Final = 0.05  # on the actions of imitation's rollouts, in units of action
 _MOST: Final = 1.6  # what is imitated lies within this; environments clip to 1
 _MINIBATCH: Final = 1024
@@ -65,17 +69,50 @@ _TEACHER: Final = 0.3  # share of the rounds in which the teacher acts too, ever
 _RECENT: Final = 5  # rounds from which every second minibatch is drawn
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A search and the imitation of what it found.
+
+    Attributes:
+        plan: of the search.
+        iterations: of it.
+        rounds: of imitation.
+        suffix: what the names of its stages end with in the log.
+    """
+
+    plan: Plan
+    iterations: int
+    rounds: int
+    suffix: str
+
+    @property
+    def stages(self) -> dict[str, int]:
+        """Its stages, in order, and the iterations of each."""
+        stages = dict.fromkeys(DIRECTIONS, self.iterations) | {IMITATION: self.rounds}
+        return {name + self.suffix: total for name, total in stages.items()}
+
+    @property
+    def windows_steps(self) -> int:
+        """Control steps of each robot."""
+        # Before a search the robots stand, for one window or two, and before imitation for one.
+        searches = len(DIRECTIONS) * (1 + self.plan.alike + self.iterations) * SETTLED
+        return searches + (1 + self.rounds) * _WINDOW
+
+
+def _parts(config: RecoverConfig) -> Iterator[_Part]:
+    yield _Part(FIRST, config.iterations, config.rounds, "")
+    if config.iterations_again:
+        yield _Part(SECOND, config.iterations_again, config.rounds_again, " again")
+
+
 def stages(config: RecoverConfig) -> dict[str, int]:
     """Return the log's stages, in order, and the iterations of each."""
-    return dict.fromkeys(DIRECTIONS, config.iterations) | {IMITATION: config.rounds}
+    return {name: total for part in _parts(config) for name, total in part.stages.items()}
 
 
 def steps(config: RecoverConfig) -> int:
     """Return the environment steps that it takes."""
-    # In two windows before the search and in one before imitation, the robots stand.
-    searches = len(DIRECTIONS) * (2 + config.iterations) * SETTLED
-    imitation = (1 + config.rounds) * _WINDOW
-    return (searches + imitation) * config.rollouts
+    return sum(part.windows_steps for part in _parts(config)) * config.rollouts
 
 
 def recover(policy: Policy, config: RecoverConfig, seed: int, threads: int, tell: Tell) -> Policy:
@@ -94,8 +131,22 @@ def recover(policy: Policy, config: RecoverConfig, seed: int, threads: int, tell
         ValueError: the policy does not stand, or is for another task.
     """
     environments = pushable(policy)
-    reflexes = search(policy.actor(), environments, config, seed, threads, tell)
-    arrays = _imitate(policy, reflexes, environments, config, seed, threads, tell)
+    streams = (np.random.default_rng((seed, k)) for k in count())
+    n = config.rollouts
+    arrays = policy.arrays
+    for part in _parts(config):
+
+        def told(line: dict[str, Any], suffix: str = part.suffix) -> None:
+            tell(line | {"stage": line["stage"] + suffix})
+
+        policy = replace(policy, arrays=arrays)
+        rng = next(streams)
+        both = len(DIRECTIONS) * n
+        with closing(Robots(environments, both, SEEDS, SETTLED, rng, threads)) as robots:
+            reflexes = search(policy.actor(), robots, part.plan, part.iterations, rng, told)
+        rng = next(streams)
+        with closing(Robots(environments, n, SEEDS + both, _WINDOW, rng, threads)) as robots:
+            arrays = _imitate(policy, reflexes, robots, part.rounds, rng, told)
     header = policy.header | {
         "steps": policy.header["steps"] + steps(config),
         RECOVERED: how(config, seed),
@@ -125,48 +176,43 @@ def pushable(policy: Policy) -> MicroduckConfig:
 def _imitate(
     policy: Policy,
     reflexes: Sequence[Reflex],
-    environments: MicroduckConfig,
-    config: RecoverConfig,
-    seed: int,
-    threads: int,
+    robots: Robots,
+    rounds: int,
+    rng: Generator,
     tell: Tell,
 ) -> Arrays:
     """Return the policy's arrays with an actor that does what the policy does with reflexes.
 
     Args:
-        policy: the standing policy.
+        policy: what the reflexes are added to.
         reflexes: against pushes forward and backward.
-        environments: what to learn it in.
-        config: how long.
-        seed: of everything drawn.
-        threads: threads for the physics.
+        robots: for windows of _WINDOW steps.
+        rounds: how long.
+        rng: draws pushes, noise and minibatches.
         tell: told of each round.
     """
-    rng = np.random.default_rng((seed, 2))
-    n = config.rollouts
-    act = policy.actor()
+    act, n = policy.actor(), robots.n
     student = _Student(policy, rng)
-    with closing(Robots(environments, n, SEEDS + 2 * n, _WINDOW, rng, threads)) as robots:
-        pool = robots.standing(act, _STOOD)
-        survivors = None
-        for done in range(config.rounds):
-            velocity = _pushes(rng, n)
-            follow = [reflex.after(velocity) for reflex in reflexes]
-            teacher = with_reflexes(act, np.where(velocity[:, :1, None] > 0, *follow))
-            taught = rng.random(n) < 1 - done / (_TEACHER * config.rounds)
-            obs = robots.pushed(pool, survivors, velocity)
-            window = student.watch(robots, obs, teacher, taught)
-            survivors = window.survivors
-            loss = student.learn((done + 1) / config.rounds)
-            alone = window.upright[~taught]
-            tell(
-                {
-                    "stage": IMITATION,
-                    "iteration": done + 1,
-                    "recovered": float(alone.mean()) if len(alone) else None,
-                    "loss": loss,
-                }
-            )
+    pool = robots.standing(act, _STOOD)
+    survivors = None
+    for done in range(rounds):
+        velocity = _pushes(rng, n, reflexes[0].plan)
+        follow = [reflex.after(velocity) for reflex in reflexes]
+        teacher = with_reflexes(act, np.where(velocity[:, :1, None] > 0, *follow))
+        taught = rng.random(n) < 1 - done / (_TEACHER * rounds)
+        obs = robots.pushed(pool, survivors, velocity)
+        window = student.watch(robots, obs, teacher, taught)
+        survivors = window.survivors
+        loss = student.learn((done + 1) / rounds)
+        alone = window.upright[~taught]
+        tell(
+            {
+                "stage": IMITATION,
+                "iteration": done + 1,
+                "recovered": float(alone.mean()) if len(alone) else None,
+                "loss": loss,
+            }
+        )
     return policy.arrays | student.arrays()
 
 
@@ -207,7 +253,7 @@ class _Student:
             actions: Floats = np.where(taught[:, None], told[step], own) + noise
             return actions
 
-        window = robots.run(obs, choose, _AGAIN)
+        window = robots.run(obs, choose, _NEXT)
         self._seen.append(seen.reshape(-1, seen.shape[2]))
         self._told.append(told.reshape(-1, ACTIONS))
         return window
@@ -239,11 +285,11 @@ class _Student:
         return {f"actor.{name}": value.numpy() for name, value in weights.items()}
 
 
-def _pushes(rng: Generator, n: int) -> Floats:
-    """Return (n, 2) pushes, m/s: half strong and along the heading, half as episodes have them."""
+def _pushes(rng: Generator, n: int, plan: Plan) -> Floats:
+    """Return (n, 2) pushes, m/s: half as episodes have them, half those of a plan's reflexes."""
     strong = np.stack(
         [
-            rng.choice([-1.0, 1.0], n) * rng.uniform(WEAKEST, PACES[1], n),
+            rng.choice([-1.0, 1.0], n) * rng.uniform(plan.weakest, plan.paces[1], n),
             rng.uniform(-SIDEWAYS, SIDEWAYS, n),
         ],
         axis=1,

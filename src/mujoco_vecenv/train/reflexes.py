@@ -1,12 +1,14 @@
 """Reflexes that recover from a push, found by a search with the cross-entropy method.
 
 The method (Rubinstein, 1999) tries random reflexes around the best so far, and moves to the mean of
-those with the highest scores. In the first half of a search the score is the return: a step is hard
-enough to find. Then it also counts how far from its first pose a robot ends, for one that stands as
-before takes the next push as it did this one. In the last fifth, half of the robots are such.
+those with the highest scores. A score is the return, and more:
+
+- At first, how far the robot steps where it is pushed, and all pushes are strong ones. A short step
+  saves it from the weaker ones, and a search that has found that does not come by the long step.
+- Later, how far from its first pose a robot ends, for one that stands as before takes the next push
+  as it did this one. In the end half of the robots have recovered from a push before.
 """
 
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,11 +16,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.layout import ACTIONS, ANGLES, GRAVITY
-from mujoco_vecenv.train.config import RecoverConfig
 from mujoco_vecenv.train.evaluate import Act
-from mujoco_vecenv.train.windows import SEEDS, Choose, Floats, Robots, Tell
+from mujoco_vecenv.train.windows import Choose, Floats, Robots, Tell
 
 DIRECTIONS: Final = {"forward": 1, "backward": -1}
 """Which way pushes go along the robot's heading: a reflex is sought for each."""
@@ -28,30 +28,85 @@ KNOTS: Final = 9
 """Points in time between which a reflex is linear."""
 FADE: Final = 8
 """Control steps over which it fades away at its end."""
-STOOD: Final = range(20, 60, 5)
-"""Control steps that robots may have stood when a search pushes them.
-
-All have stood as long, which is when they are most alike: some policies lean in as many ways as
-there are robots, and then what saves one fells another.
-"""
 SETTLED: Final = 64
 """Control steps from a push to where a search judges what came of it."""
-WEAKEST: Final = 0.27
-"""Pace along the heading, m/s, up to which there is none: standing is enough."""
-PACES: Final = (0.30, 0.46)
-"""Paces along the heading that a search pushes with, m/s."""
 SIDEWAYS: Final = 0.2
 """Most that it pushes to a side, m/s."""
 
-_WHOLE, _MIDDLE, _REACH = 0.32, 0.38, 0.07  # m/s: fully there; the unit of the features
+_STOOD: Final = range(20, 60, 5)
+"""Control steps that robots may have stood when a search pushes them."""
+_STRIDE: Final = 16
+"""Control steps from a push to where a search measures how far a foot has come."""
+
+_MIDDLE, _REACH = 0.38, 0.07  # m/s: the unit of the features
 _FEATURES: Final = 4
-_FIRST_SPREAD: Final = np.array([0.8, 0.32, 0.32, 0.2])  # by feature, in units of action
-_WIDENED: Final = np.array([0.35, 0.25, 0.25, 0.25])
-_LEAST_SPREAD: Final = 0.1
+_WIDENED: Final = np.array([0.35, 0.25, 0.25, 0.25])  # by feature, in units of action
+_STEPPED: Final = 4.0  # what a cm is worth, in reward
+_LONG: Final = 6.0  # cm, beyond which it is worth no more
 _RESTORED: Final = 100.0  # what a squared radian away from the first pose costs, in reward
 _FAR: Final = 0.6  # squared radians, beyond which it costs no more
 _ELITE: Final = 1 / 6  # of the rollouts
-_SMOOTHING: Final = 0.7  # share of the new mean and spread in the next iteration's
+_SMOOTHING: Final = 0.7  # share of the new mean in the next iteration's
+_NARROWING: Final = 0.3  # likewise of the new spread
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a search looks for, and how.
+
+    Attributes:
+        weakest: pace along the heading, m/s, up to which there is no reflex: standing is enough.
+        whole: pace from which on it is fully there.
+        strong: lowest pace that it pushes with until `restoring`.
+        paces: lowest and highest pace after that; the highest is so all the time.
+        spread: (features,) how far from none the first knots tried are, in units of action.
+        narrowest: what the spread does not fall below.
+        stepping: share of the iterations, from the first on, in which steps count. The knots are
+            spread anew at the end of it, and again at `restoring`.
+        restoring: share of them after which the distance from the first pose counts.
+        mixing: share of them after which every second robot has been pushed before.
+        alike: whether robots are pushed at the one age at which they differ least. Some policies
+            lean in as many ways as there are robots, and then what saves one fells another.
+    """
+
+    weakest: float
+    whole: float
+    strong: float
+    paces: tuple[float, float]
+    spread: tuple[float, ...]
+    narrowest: float
+    stepping: float
+    restoring: float
+    mixing: float
+    alike: bool
+
+
+FIRST: Final = Plan(
+    weakest=0.27,
+    whole=0.32,
+    strong=0.35,
+    paces=(0.30, 0.46),
+    spread=(0.8, 0.32, 0.32, 0.2),
+    narrowest=0.1,
+    stepping=0.2,
+    restoring=0.5,
+    mixing=0.8,
+    alike=True,
+)
+"""For a policy that stands: finds the step."""
+SECOND: Final = Plan(
+    weakest=0.22,
+    whole=0.27,
+    strong=0.24,
+    paces=(0.24, 0.46),
+    spread=(0.25, 0.175, 0.175, 0.175),
+    narrowest=0.05,
+    stepping=0,
+    restoring=0,
+    mixing=0,
+    alike=False,
+)
+"""For one that was taught it: takes weaker pushes in, and robots of any age and posture."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +116,31 @@ class Reflex:
     Attributes:
         knots: (KNOTS, features, 14), in units of action: at each point in time, a linear function
             of the push's features.
+        plan: of the search that found it.
     """
 
     knots: Floats
+    plan: Plan
 
     def after(self, velocity: Floats) -> Floats:
         """Return the (n, KNOTS, 14) that follow pushes of (n, 2) m/s, forward and to the left."""
-        follow: Floats = np.einsum("kfa,nf->nka", self.knots, features(velocity))
+        follow: Floats = np.einsum("kfa,nf->nka", self.knots, features(velocity, self.plan))
         return follow
 
 
-def features(velocity: Floats) -> Floats:
+def features(velocity: Floats, plan: Plan) -> Floats:
     """Return (n, features) of pushes: 1, the pace, the part to the left, and the pace squared.
 
     All fade to 0 towards paces along the heading that need no reflex.
+
+    Args:
+        velocity: (n, 2) m/s, forward and to the left.
+        plan: says which those are.
     """
     along = np.abs(velocity[:, 0])
     pace = np.clip((along - _MIDDLE) / _REACH, None, 1.7)
     left = np.clip(velocity[:, 1] / SIDEWAYS, -1.75, 1.75)
-    gate = np.clip((along - WEAKEST) / (_WHOLE - WEAKEST), 0, 1)
+    gate = np.clip((along - plan.weakest) / (plan.whole - plan.weakest), 0, 1)
     shape: Floats = np.stack([np.ones(len(pace)), pace, left, pace**2 - 0.4], axis=1)
     return gate[:, None] * shape
 
@@ -96,89 +157,94 @@ def at(knots: Floats, step: int) -> Floats | float:
 
 
 def search(
-    act: Act,
-    environments: MicroduckConfig,
-    config: RecoverConfig,
-    seed: int,
-    threads: int,
-    tell: Tell,
+    act: Act, robots: Robots, plan: Plan, iterations: int, rng: Generator, tell: Tell
 ) -> list[Reflex]:
     """Look for reflexes against pushes in each of DIRECTIONS.
 
     Args:
-        act: the standing policy.
-        environments: what to search in.
-        config: how long.
-        seed: of everything drawn.
-        threads: threads for the physics.
+        act: the policy that they are added to.
+        robots: as many for each direction, for windows of SETTLED steps.
+        plan: what to look for.
+        iterations: how long.
+        rng: draws pushes and reflexes.
         tell: told of each iteration.
     """
-    rng = np.random.default_rng((seed, 0))
-    n = config.rollouts
-    found = {direction: _Gaussian() for direction in DIRECTIONS}
+    found = {direction: _Gaussian(plan) for direction in DIRECTIONS}
+    n = robots.n // len(found)
     sign = np.repeat([float(sign) for sign in DIRECTIONS.values()], n)
-    quarter, half, late = (int(share * config.iterations) for share in (0.25, 0.5, 0.8))
+    shares = (plan.stepping, plan.restoring, plan.mixing)
+    stepping, restoring, mixing = (int(share * iterations) for share in shares)
     survivors = None
-    with closing(Robots(environments, len(sign), SEEDS, SETTLED, rng, threads)) as robots:
-        pool = robots.standing(act, [_most_alike(robots, act)])
-        stance = _pose(robots.pushed(pool, None, np.zeros((len(sign), 2)))).mean(0)
-        for iteration in range(1, config.iterations + 1):
-            if iteration in (quarter, half):
-                for gaussian in found.values():
-                    gaussian.widen()
-            pace = sign * rng.uniform(*PACES, len(sign))
-            velocity = np.stack([pace, rng.uniform(-SIDEWAYS, SIDEWAYS, len(sign))], axis=1)
-            tried = np.concatenate([gaussian.draw(rng, n) for gaussian in found.values()])
-            reflexes = np.einsum("nkfa,nf->nka", tried, features(velocity))
-            window = robots.run(
-                robots.pushed(pool, survivors, velocity),
-                with_reflexes(act, reflexes),
-                [SETTLED - 1] if iteration >= late else (),
+    pool = robots.standing(act, [_most_alike(robots, act)] if plan.alike else _STOOD)
+    stance = _pose(robots.pushed(pool, None, np.zeros((len(sign), 2)))).mean(0)
+    for iteration in range(1, iterations + 1):
+        if iteration in (stepping, restoring):
+            for gaussian in found.values():
+                gaussian.widen()
+        low, high = plan.paces
+        if iteration < restoring:
+            low = plan.strong
+        pace = sign * rng.uniform(low, high, len(sign))
+        velocity = np.stack([pace, rng.uniform(-SIDEWAYS, SIDEWAYS, len(sign))], axis=1)
+        tried = np.concatenate([gaussian.draw(rng, n) for gaussian in found.values()])
+        reflexes = np.einsum("nkfa,nf->nka", tried, features(velocity, plan))
+        window = robots.run(
+            robots.pushed(pool, survivors, velocity),
+            with_reflexes(act, reflexes),
+            [SETTLED - 1] if iteration >= mixing else (),
+            _STRIDE if iteration <= stepping else None,
+        )
+        scores = window.returns
+        if iteration <= stepping:
+            stride = (window.strides * sign[:, None] * 100).max(1)
+            scores = scores + _STEPPED * np.clip(stride, 0, _LONG)
+        if iteration >= restoring:
+            away = ((_pose(window.obs) - stance) ** 2).sum(1)
+            scores = scores - _RESTORED * np.minimum(away, _FAR)
+        mixed = survivors is not None
+        for k, (direction, gaussian) in enumerate(found.items()):
+            own = slice(k * n, (k + 1) * n)
+            gaussian.learn(tried[own], _beyond(scores[own], velocity[own], mixed))
+            tell(
+                {
+                    "stage": direction,
+                    "iteration": iteration,
+                    "recovered": float(window.upright[own].mean()),
+                    "spread": float(gaussian.spread[:, 0].mean()),
+                }
             )
-            scores = window.returns
-            if iteration >= half:
-                away = ((_pose(window.obs) - stance) ** 2).sum(1)
-                scores = scores - _RESTORED * np.minimum(away, _FAR)
-            mixed = survivors is not None
-            for k, (direction, gaussian) in enumerate(found.items()):
-                own = slice(k * n, (k + 1) * n)
-                gaussian.learn(tried[own], _beyond(scores[own], velocity[own], mixed))
-                tell(
-                    {
-                        "stage": direction,
-                        "iteration": iteration,
-                        "recovered": float(window.upright[own].mean()),
-                        "spread": float(gaussian.spread[:, 0].mean()),
-                    }
-                )
-            if iteration >= late:
-                survivors = window.survivors
-    return [Reflex(gaussian.mean) for gaussian in found.values()]
+        if iteration >= mixing:
+            survivors = window.survivors
+    return [Reflex(gaussian.mean, plan) for gaussian in found.values()]
 
 
 def _most_alike(robots: Robots, act: Act) -> int:
-    """Return after how many steps, of STOOD, robots that stand differ least in their poses."""
+    """Return after how many steps, of _STOOD, robots that stand differ least in their poses."""
     poses = []
 
     def watched(obs: Any) -> NDArray[np.float32]:
         poses.append(_pose(obs))
         return act(obs)
 
-    robots.standing(watched, STOOD)
+    robots.standing(watched, _STOOD)
     low, high = np.quantile(poses[1:], [0.25, 0.75], axis=1)  # as few may be falling
-    return min(STOOD, key=lambda age: float(((high[age] - low[age]) ** 2).sum()))
+    return min(_STOOD, key=lambda age: float(((high[age] - low[age]) ** 2).sum()))
 
 
 class _Gaussian:
     """What the cross-entropy method believes of the best knots.
 
+    Args:
+        plan: how widely it searches.
+
     Attributes:
         mean, spread: (KNOTS, features, 14), in units of action.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.mean = np.zeros((KNOTS, _FEATURES, ACTIONS))
-        self.spread = self.mean + _FIRST_SPREAD[:, None]
+        self.spread = self.mean + np.array(plan.spread)[:, None]
+        self._narrowest = plan.narrowest
 
     def draw(self, rng: Generator, n: int) -> Floats:
         """Return (n, KNOTS, features, 14) knots to try."""
@@ -190,8 +256,8 @@ class _Gaussian:
         best = np.argsort(-scores, kind="stable")[: max(2, int(len(scores) * _ELITE))]
         elite = tried[best]
         self.mean = _SMOOTHING * elite.mean(0) + (1 - _SMOOTHING) * self.mean
-        spread = _SMOOTHING * elite.std(0) + (1 - _SMOOTHING) * self.spread
-        self.spread = np.maximum(spread, _LEAST_SPREAD)
+        spread = _NARROWING * elite.std(0) + (1 - _NARROWING) * self.spread
+        self.spread = np.maximum(spread, self._narrowest)
 
     def widen(self) -> None:
         """Believe less: it may have been narrowed too early."""

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import mujoco
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from mujoco_vecenv.microduck.config import MicroduckConfig
 from mujoco_vecenv.microduck.layout import GRAVITY
+from mujoco_vecenv.microduck.task import load_robot
 from mujoco_vecenv.train.evaluate import Act
 from mujoco_vecenv.vector.vec_env import VecEnv
 
@@ -21,6 +23,7 @@ SEEDS: Final = 2_000_000_000
 """Environments are seeded from here on. Evaluations and training with seeds below 1,998 do not."""
 
 _UPRIGHT: Final = 0.9  # cosine of the tilt
+_ANKLES: Final = ("left_ankle", "right_ankle")  # the joints that turn the feet
 
 Floats = NDArray[np.float64]
 Rows = dict[str, NDArray[Any]]
@@ -40,11 +43,14 @@ class Window:
         obs: (n, 48) the last observations.
         rows: states from its course, one of each robot, from a step drawn for each; empty if
             none were asked for.
+        strides: (n, 2) m that the left and the right foot have moved along the heading that their
+            robot was pushed at, by the step that was asked for; 0 if none was.
     """
 
     returns: Floats
     obs: NDArray[np.float32]
     rows: Rows
+    strides: Floats
 
     @property
     def upright(self) -> NDArray[np.bool_]:
@@ -79,6 +85,10 @@ class Robots:
         self.n = n
         self.steps = steps
         self._seed = seed
+        self._model = load_robot(config).model
+        self._data = mujoco.MjData(self._model)
+        self._feet = [int(self._model.joint(name).bodyid[0]) for name in _ANKLES]
+        self._headings = np.zeros(n)
         self.envs = VecEnv(n, seed, threads=min(n, threads), **vars(episodes))
         self._rng = rng
 
@@ -122,25 +132,42 @@ class Robots:
                 rows[name][1::2] = array
         return self._push(rows, velocity)
 
-    def run(self, obs: Any, choose: Choose, times: Sequence[int] = ()) -> Window:
+    def run(
+        self, obs: Any, choose: Choose, times: Sequence[int] = (), stride: int | None = None
+    ) -> Window:
         """Run a window.
 
         Args:
             obs: (n, 48) the first observations.
             choose: what acts.
             times: steps that rows may be from; each costs a snapshot.
+            stride: step by which strides are measured.
         """
         returns = np.zeros(self.n)
         of_each = self._rng.choice(times, self.n) if len(times) else np.full(self.n, self.steps)
         rows: Rows = {}
+        strides = np.zeros((self.n, len(self._feet)))
+        start = strides if stride is None else self._places()
         for step in range(self.steps):
+            if step == stride:
+                ahead = np.stack([np.cos(self._headings), np.sin(self._headings)], axis=1)
+                strides = ((self._places() - start) * ahead[:, None]).sum(2)
             obs, rewards, _, _ = self.envs.step(choose(obs, step))
             returns += rewards
             here = of_each == step
             if here.any():
                 for name, array in self._rows().items():
                     rows.setdefault(name, np.empty_like(array))[here] = array[here]
-        return Window(returns, obs, rows)
+        return Window(returns, obs, rows, strides)
+
+    def _places(self) -> Floats:
+        """Return (n, feet, 2): where the feet are on the floor, m."""
+        places = np.empty((self.n, len(self._feet), 2))
+        for place, physics in zip(places, self._rows()["physics"], strict=True):
+            self._data.qpos[:] = physics[1 : 1 + self._model.nq]  # after the time
+            mujoco.mj_kinematics(self._model, self._data)
+            place[:] = self._data.xpos[self._feet, :2]
+        return places
 
     def _rows(self) -> Rows:
         state = self.envs.get_state()
@@ -150,8 +177,8 @@ class Robots:
     def _push(self, rows: Rows, velocity: Floats) -> Any:
         """Put the robots into states, pushed in their next step; write the pushes into the rows."""
         w, x, y, z = rows["physics"][:, 4:8].T  # after the time: position, then quaternion
-        heading = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y**2 + z**2))
-        cos, sin = np.cos(heading), np.sin(heading)
+        self._headings = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y**2 + z**2))
+        cos, sin = np.cos(self._headings), np.sin(self._headings)
         along, left = velocity.T
         rows["t"][:] = rows["next_push"][:] = rows["push_steps"][:] = 0
         rows["push_velocity"][:, 0] = np.stack(
