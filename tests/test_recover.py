@@ -210,6 +210,19 @@ def test_a_policy_that_falls_is_refused():
         recover.recover(Policy(falling, standing.header), SHORT, 0, 1, lambda line: None)
 
 
+def test_what_falls_once_it_was_taught_is_told_apart(tmp_path, capsys, monkeypatch):
+    standing = Policy.load(STANDING)
+    falling = {n: 0 * a if n.startswith("actor.") else a for n, a in standing.arrays.items()}
+    monkeypatch.setattr(recover, "_imitate", lambda *arguments: falling)
+    short = ["--rollouts", "16", "--iterations", "1", "--iterations-again", "1"]
+    command = ["recover", str(STANDING), *short, "--runs", str(tmp_path), "--tag", "x"]
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert "after the first imitation the robots fall by themselves: try more rollouts" in told
+    assert len((tmp_path / "x" / "recover.jsonl").read_text().splitlines()) == 2
+    assert not (tmp_path / "x" / "policy.npz").exists()
+
+
 def test_only_the_microduck_is_pushed():
     standing = Policy.load(STANDING)
     header = {k: v for k, v in standing.header.items() if k != "config"}
@@ -291,7 +304,12 @@ def test_a_recovered_policy_is_not_written_over(tmp_path, capsys):
     folder = tmp_path / "steady"
     train = ["train", "--runs", str(tmp_path), "--tag", "steady"]
     assert main([*train, "--resume"]) == 0
+    learned = Policy.load(folder)
+    other = {name: learned.header["recovered"][name] for name in ("rollouts", "rounds", "seed")}
+    Policy(learned.arrays, learned.header | {"recovered": other}).save(folder / "policy.npz")
     written = (folder / "policy.npz").read_bytes()
+    assert main([*train, "--resume"]) == 0, "all is done"
+    assert (folder / "policy.npz").read_bytes() == written
     for more, message in (
         (["--resume", "--total-steps", "8192"], "holds a policy that recovers, which more steps"),
         (["--resume", str(folder)], "steady has done its 4,096 steps"),

@@ -16,10 +16,9 @@ Both work on windows: a robot that stands, a push in the first step, and what co
 imitation's robots have recovered from a push before, and so have the search's in the end.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from itertools import count
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -99,10 +98,10 @@ class _Part:
         return searches + (1 + self.rounds) * _WINDOW
 
 
-def _parts(config: RecoverConfig) -> Iterator[_Part]:
-    yield _Part(FIRST, config.iterations, config.rounds, "")
-    if config.iterations_again:
-        yield _Part(SECOND, config.iterations_again, config.rounds_again, " again")
+def _parts(config: RecoverConfig) -> list[_Part]:
+    first = _Part(FIRST, config.iterations, config.rounds, "")
+    second = _Part(SECOND, config.iterations_again, config.rounds_again, " again")
+    return [first, second] if config.iterations_again else [first]
 
 
 def stages(config: RecoverConfig) -> dict[str, int]:
@@ -129,34 +128,34 @@ def recover(policy: Policy, config: RecoverConfig, seed: int, threads: int, tell
 
     Raises:
         ValueError: the policy does not stand, or is for another task.
+        RuntimeError: what it has become after the first imitation does not stand.
     """
     environments = pushable(policy)
-    streams = (np.random.default_rng((seed, k)) for k in count())
-    n = config.rollouts
-    arrays = policy.arrays
-    for part in _parts(config):
+    n, both = config.rollouts, len(DIRECTIONS) * config.rollouts
+    header = policy.header | {
+        "steps": policy.header["steps"] + steps(config),
+        RECOVERED: {**asdict(config), "seed": seed},
+    }
+    for k, part in enumerate(_parts(config)):
 
         def told(line: dict[str, Any], suffix: str = part.suffix) -> None:
             tell(line | {"stage": line["stage"] + suffix})
 
-        policy = replace(policy, arrays=arrays)
-        rng = next(streams)
-        both = len(DIRECTIONS) * n
-        with closing(Robots(environments, both, SEEDS, SETTLED, rng, threads)) as robots:
-            reflexes = search(policy.actor(), robots, part.plan, part.iterations, rng, told)
-        rng = next(streams)
-        with closing(Robots(environments, n, SEEDS + both, _WINDOW, rng, threads)) as robots:
-            arrays = _imitate(policy, reflexes, robots, part.rounds, rng, told)
-    header = policy.header | {
-        "steps": policy.header["steps"] + steps(config),
-        RECOVERED: how(config, seed),
-    }
-    return Policy(arrays, header)
-
-
-def how(config: RecoverConfig, seed: int) -> dict[str, int]:
-    """Return what a policy's header says of how it learned to recover."""
-    return {**asdict(config), "seed": seed}
+        rng, other = (np.random.default_rng((seed, stream)) for stream in (2 * k, 2 * k + 1))
+        try:
+            with closing(Robots(environments, both, SEEDS, SETTLED, rng, threads)) as robots:
+                reflexes = search(policy.actor(), robots, part.plan, part.iterations, rng, told)
+            with closing(Robots(environments, n, SEEDS + both, _WINDOW, other, threads)) as robots:
+                arrays = _imitate(policy, reflexes, robots, part.rounds, other, told)
+        except ValueError as error:
+            if k == 0:
+                raise
+            raise RuntimeError(
+                "after the first imitation the robots fall by themselves: try more rollouts or "
+                "rounds, or iterations_again=0"
+            ) from error
+        policy = Policy(arrays, header)
+    return policy
 
 
 def pushable(policy: Policy) -> MicroduckConfig:
@@ -286,7 +285,7 @@ class _Student:
 
 
 def _pushes(rng: Generator, n: int, plan: Plan) -> Floats:
-    """Return (n, 2) pushes, m/s: half as episodes have them, half those of a plan's reflexes."""
+    """Return (n, 2) pushes, m/s: half as episodes have them unless told otherwise, half strong."""
     strong = np.stack(
         [
             rng.choice([-1.0, 1.0], n) * rng.uniform(plan.weakest, plan.paces[1], n),

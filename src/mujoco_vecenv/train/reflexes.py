@@ -57,12 +57,12 @@ class Plan:
     Attributes:
         weakest: pace along the heading, m/s, up to which there is no reflex: standing is enough.
         whole: pace from which on it is fully there.
-        strong: lowest pace that it pushes with until `restoring`.
-        paces: lowest and highest pace after that; the highest is so all the time.
+        strong: lowest pace that it pushes with before `restoring`.
+        paces: lowest pace from then on, and highest pace.
         spread: (features,) how far from none the first knots tried are, in units of action.
         narrowest: what the spread does not fall below.
-        stepping: share of the iterations, from the first on, in which steps count. The knots are
-            spread anew at the end of it, and again at `restoring`.
+        stepping: share of the iterations, from the first on, in which steps count. In the last of
+            them, and again at `restoring`, the knots are spread anew.
         restoring: share of them after which the distance from the first pose counts.
         mixing: share of them after which every second robot has been pushed before.
         alike: whether robots are pushed at the one age at which they differ least. Some policies
@@ -111,7 +111,7 @@ SECOND: Final = Plan(
 
 @dataclass(frozen=True)
 class Reflex:
-    """What is added to the standing policy's actions after a push.
+    """What is added to a policy's actions after a push.
 
     Attributes:
         knots: (KNOTS, features, 14), in units of action: at each point in time, a linear function
@@ -168,6 +168,9 @@ def search(
         iterations: how long.
         rng: draws pushes and reflexes.
         tell: told of each iteration.
+
+    Raises:
+        ValueError: less than half of the robots stand.
     """
     found = {direction: _Gaussian(plan) for direction in DIRECTIONS}
     n = robots.n // len(found)
@@ -271,7 +274,7 @@ def _pose(obs: NDArray[np.float32]) -> Floats:
 
 
 def with_reflexes(act: Act, reflexes: Floats) -> Choose:
-    """Return the standing policy with reflexes."""
+    """Return a policy with reflexes of (n, KNOTS, 14)."""
     return lambda obs, step: act(obs) + at(reflexes, step)
 
 
