@@ -163,7 +163,8 @@ def test_what_was_learned_takes_pushes_that_felled_it_one_after_the_other():
         upright[name] = int((-obs[:, 47] > 0.9).sum())
     assert upright["minute"] < 10
     assert upright["steady-2"] > 45
-    assert min(upright["steady-0"], upright["steady-1"]) > 15
+    assert upright["steady-0"] > 20
+    assert upright["steady-1"] > 15
 
 
 def test_the_command(tmp_path, capsys):

@@ -421,6 +421,7 @@ def _teach(
 
     Raises:
         ValueError: the policy does not stand; no log is left.
+        RuntimeError: it no longer stands once it was taught; the log is left.
     """
     from mujoco_vecenv.train import recover
 

@@ -105,9 +105,9 @@ class RecoverConfig:
     rounds_again: int = _option(15, "rounds of imitation after that")
 
     def __post_init__(self) -> None:
-        least = {"rollouts": 16, "iterations": 1, "rounds": 1}
+        least = dict(rollouts=16, iterations=1, rounds=1, iterations_again=0, rounds_again=1)
         for name, value in vars(self).items():
-            check_integer(name, value, least.get(name, 0 if name == "iterations_again" else 1))
+            check_integer(name, value, least[name])
 
 
 @dataclass(frozen=True)

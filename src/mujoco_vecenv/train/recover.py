@@ -91,7 +91,7 @@ class _Part:
         return {name + self.suffix: total for name, total in stages.items()}
 
     @property
-    def windows_steps(self) -> int:
+    def steps(self) -> int:
         """Control steps of each robot."""
         # Before a search the robots stand, for one window or two, and before imitation for one.
         searches = len(DIRECTIONS) * (1 + self.plan.alike + self.iterations) * SETTLED
@@ -111,7 +111,7 @@ def stages(config: RecoverConfig) -> dict[str, int]:
 
 def steps(config: RecoverConfig) -> int:
     """Return the environment steps that it takes."""
-    return sum(part.windows_steps for part in _parts(config)) * config.rollouts
+    return sum(part.steps for part in _parts(config)) * config.rollouts
 
 
 def recover(policy: Policy, config: RecoverConfig, seed: int, threads: int, tell: Tell) -> Policy:
