@@ -174,6 +174,7 @@ def test_the_command(tmp_path, capsys):
     folder = tmp_path / "steady"
     lines = [json.loads(line) for line in (folder / "recover.jsonl").read_text().splitlines()]
     assert sorted(line["stage"] for line in lines) == sorted(STAGES)
+    assert (folder / "recover.png").read_bytes()[:4] == b"\x89PNG"
     policy = Policy.load(folder)
     standing = Policy.load(STANDING).header["steps"]
     assert policy.header["steps"] == standing + (2 * 3 * 64 + 2 * 96) * 16

@@ -36,6 +36,7 @@ from mujoco_vecenv.train.environments import EnvConfig, TaskConfig, as_given, de
 from mujoco_vecenv.train.folder import (
     CURVE,
     RECOVERY,
+    RECOVERY_PLOT,
     Line,
     RunConfig,
     locked,
@@ -371,11 +372,18 @@ def _return(value: float) -> str:
 
 
 def _draw_curve(training: Any) -> None:
-    try:
+    with _unless_it_cannot():
         curve = report.Curve("training", read_log(training.folder))
         report.curves_plot([curve], _describe(training.config), training.folder / CURVE)
-    except (ImportError, OSError, ValueError) as error:  # no reason to end a training
-        say(f"no curve: {error}")
+
+
+@contextmanager
+def _unless_it_cannot() -> Iterator[None]:
+    """Draw a plot, or say why not: that is no reason to end a training."""
+    try:
+        yield
+    except (ImportError, OSError, ValueError) as error:
+        say(f"no plot: {error}")
 
 
 def _tensorboard(folder: Path, begun: int) -> Any:
@@ -426,6 +434,7 @@ def _teach(
     from mujoco_vecenv.train import recover
 
     stages = recover.stages(config)
+    lines: list[dict[str, Any]] = []
     say(f"{folder}: learning to recover, {recover.steps(config):,} steps in all, seed {seed}")
     with (
         open(folder / RECOVERY, "w", buffering=1) as log,
@@ -435,6 +444,7 @@ def _teach(
 
         def tell(line: dict[str, Any]) -> None:
             log.write(json.dumps(line) + "\n")
+            lines.append(line)
             stage, done = line["stage"], line["iteration"]
             progress.update(bars[stage], completed=done)
             if done % 10 == 0 or done == stages[stage]:
@@ -449,3 +459,5 @@ def _teach(
             raise
     learned.save(folder / policy.FILE)
     say(f"wrote {folder / policy.FILE}")
+    with _unless_it_cannot():
+        report.recovery_plot(lines, f"{folder}: learning to recover", folder / RECOVERY_PLOT)

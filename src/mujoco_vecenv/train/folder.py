@@ -7,7 +7,8 @@ It holds
   before;
 - `policy.npz`: the policy as of the last checkpoint, or the one that recovers, see Policy;
 - `curve.png`: the log as a plot;
-- `recover.jsonl`: of one that recovers, a line of JSON per iteration and round.
+- `recover.jsonl`: of one that recovers, a line of JSON per iteration and round, and `recover.png`,
+  that as a plot.
 """
 
 import json
@@ -43,6 +44,7 @@ LOG: Final = "log.jsonl"
 _NEXT: Final = "checkpoint.next.npz"  # whole, but not renamed yet
 CURVE: Final = "curve.png"
 RECOVERY: Final = "recover.jsonl"
+RECOVERY_PLOT: Final = "recover.png"
 
 _FORMAT: Final = "mujoco-vecenv checkpoint"
 _VERSION: Final = 1

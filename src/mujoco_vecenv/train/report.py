@@ -205,6 +205,28 @@ def curves_plot(curves: Sequence[Curve], title: str, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def recovery_plot(log: Sequence[Line], title: str, path: Path) -> None:
+    """Draw the share of pushes recovered, as a policy learns to recover, to a PNG file.
+
+    Args:
+        log: lines in their order, each of a stage. Stages that go on side by side alternate.
+        title: above it.
+        path: where to.
+    """
+    figure, axes = _figure(1)
+    for stage in dict.fromkeys(line["stage"] for line in log):
+        places = [place for place, line in enumerate(log, 1) if line["stage"] == stage]
+        shares = np.array([log[place - 1]["recovered"] for place in places], np.float64)
+        axes[0].plot(places, 100 * shares, ".-", linewidth=0.8, markersize=3, label=stage)
+    axes[0].set_xlabel("line of the log")
+    axes[0].set_ylabel("pushes recovered, %")
+    axes[0].set_ylim(0, 100)
+    axes[0].grid(alpha=0.3)
+    axes[0].legend(fontsize="small")
+    axes[0].set_title(_plain(title), fontsize="medium")
+    figure.savefig(path, dpi=120)
+
+
 def _plain(text: str) -> str:
     """Return text that matplotlib draws as it is, dollars included."""
     return text.replace("$", r"\$")
