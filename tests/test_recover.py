@@ -1,6 +1,7 @@
 """Search and imitation: what recovers from strong pushes."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -269,15 +270,23 @@ def test_training_with_the_preset_goes_on_to_recover(tmp_path, capsys):
     assert (folder / "policy.npz").read_bytes() == written
 
 
-def test_killed_while_it_learns_to_recover(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_stopped_while_it_learns_to_recover(tmp_path, number):
     standing = a_run_that_stands(tmp_path)
     resume = ["train", "--resume", "--runs", str(tmp_path), "--tag", "steady"]
     log = tmp_path / "steady" / "recover.jsonl"
-    with subprocess.Popen([sys.executable, "-m", "mujoco_vecenv", *resume]) as process:
+    command = [sys.executable, "-m", "mujoco_vecenv", *resume]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         while not (log.exists() and log.stat().st_size):
             assert process.poll() is None
             time.sleep(0.01)
-        process.kill()
+        process.send_signal(number)
+        told, _ = process.communicate()
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 130
+        assert "stopped; this learns to recover from the start: mjvec train --resume" in told
     assert digest(Policy.load(tmp_path / "steady").arrays) == digest(standing.arrays)
     assert main(resume) == 0
     with torch_threads(1):

@@ -334,6 +334,16 @@ def _stop_on_signal() -> Iterator[list[int]]:
             signal.signal(which, handler)
 
 
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Take SIGTERM as a Ctrl-C: what cannot go on from where it was is told of, and ends."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _describe(config: RunConfig) -> str:
     ppo = config.ppo
     return (
@@ -439,6 +449,7 @@ def _teach(
     with (
         open(folder / RECOVERY, "w", buffering=1) as log,
         progress_bar("of each stage") as progress,
+        _sigterm_interrupts(),
     ):
         bars = {stage: progress.add_task(stage, total=total) for stage, total in stages.items()}
 
